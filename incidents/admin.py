@@ -14,10 +14,10 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from incidents.console.incident import SEVERITY_RANK, with_place
+from incidents.console.incident import SEVERITY_RANK, add_place
 from incidents.console.keyset import BeforeFilter
 from incidents.console.pages import ReadOnlyAdmin
-from incidents.console.parts import InServiceAdmin, history, nics
+from incidents.console.parts import InServiceAdmin, get_history, list_nics
 from incidents.console.silences import SilenceAdmin
 from incidents.models import (
     Fault,
@@ -128,7 +128,7 @@ class OpenIncidentsFilter(admin.SimpleListFilter):
         return queryset.filter(open_incidents=0) if self.value() == "none" else queryset
 
 
-def with_open_incidents(machines: QuerySet[Any], kind: str) -> QuerySet[Any]:
+def add_open_incidents(machines: QuerySet[Any], kind: str) -> QuerySet[Any]:
     """Each machine with how many open incidents are rooted on it, by path: switches have no foreign
     key."""
     rooted = (
@@ -156,20 +156,20 @@ class MachineAdmin(ReadOnlyAdmin):
     empty_text = "Import the inventory: `kintsugi inventory import FILE.toml`."
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return with_open_incidents(self.model.objects.all(), self.kind)
+        return add_open_incidents(self.model.objects.all(), self.kind)
 
     def page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return self.get_queryset(request)
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        incidents = with_place(Incident.objects.filter(pk__in=_list_incidents_about(row.path)))
+        incidents = add_place(Incident.objects.filter(pk__in=_list_incidents_about(row.path)))
         faults = Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")
         past_incidents = incidents.filter(state__in=CLOSED)
         return {
             "open_incidents": incidents.filter(state__in=OPEN),
             "past_incidents": past_incidents[:PAST_SHOWN],
             "faults": faults[:100],
-            "parts": history(row.path),
+            "parts": get_history(row.path),
             "can_report": request.user.has_perm("incidents.add_userreport"),
         }
 
@@ -205,7 +205,7 @@ class NodeAdmin(MachineAdmin):
         return super().page_queryset(request).prefetch_related("gpus")
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        return {**super().page_context(request, row), "nics": nics(row.name, row.nics)}
+        return {**super().page_context(request, row), "nics": list_nics(row.name, row.nics)}
 
     @admin.display(description="Last boot seen", ordering="boot_seen_at")
     def booted(self, node: Node) -> SafeString:

@@ -12,8 +12,8 @@ from incidents.checks.management_network import evaluate_management_network
 from incidents.checks.overload import evaluate_overload
 from incidents.checks.own_health import evaluate_own_health
 from incidents.checks.rails import evaluate_rails
-from incidents.maintenance.active_windows import maintained
-from incidents.maintenance.reviews import due as reviews_due
+from incidents.maintenance.active_windows import get_maintained
+from incidents.maintenance.reviews import list_due as reviews_due
 from incidents.maintenance.slurm_windows import Followed, follow, follow_states
 from incidents.maintenance.slurm_windows import sweep as end_silences
 from incidents.people.closing import act
@@ -52,6 +52,7 @@ __all__ = [
     "evaluate_rails",
     "follow",
     "follow_states",
+    "get_maintained",
     "get_step_back",
     "gpus_reset",
     "ingest",
@@ -59,7 +60,6 @@ __all__ = [
     "ingest_wires",
     "is_inbox_waiting",
     "last_polls",
-    "maintained",
     "merge",
     "move_times_back",
     "node_restarted",

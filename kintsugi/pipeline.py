@@ -145,7 +145,7 @@ class Pipeline:
         between."""
         names = [target.name for target, _ in answers]
         every = self._watch.every(detector)
-        is_overloaded = overload.suspends(now)
+        is_overloaded = overload.is_suspending(now)
 
         def evaluate() -> tuple[list[Round], Judgement]:
             states = polling.get_poll_states(chunk, names)
@@ -169,7 +169,7 @@ class Pipeline:
         observations: dict[str, list[Observation]] = {}
         last = polling.last_polled(node, TargetKind.NODE.value)
         paused = poll_pauses.of_node(node, self.clock())
-        for target in services.targets(TargetKind.NODE, [node]):
+        for target in services.list_targets(TargetKind.NODE, [node]):
             for detector in self._watch.of_node(target, last, self.clock()):
                 if detector.name in paused:
                     continue
@@ -204,7 +204,7 @@ class Pipeline:
             detector = self._watch.detector(name)
             if detector is not None:
                 detectors[name] = detector
-        targets = services.targets(TargetKind.NODE, [node])
+        targets = services.list_targets(TargetKind.NODE, [node])
 
         def evaluate() -> tuple[list[Round], Judgement]:
             states = polling.get_states_out_of_turn(node, list(detectors))

@@ -39,7 +39,7 @@ def collect(
     case = VendorCase.objects.select_related("incident", "node").filter(pk=case_id).first()
     if case is None:
         return Refused(f"There is no vendor case {case_id}.")
-    target = services.target(case.node.name) if case.node is not None else None
+    target = services.get_target(case.node.name) if case.node is not None else None
     pattern = field_diagnostics or settings.KINTSUGI["KINTSUGI_FIELD_DIAGNOSTICS"] or ""
     pieces = [
         *evidence.pieces(case),

@@ -63,7 +63,7 @@ def evaluate_blindness(now: datetime) -> list[FaultEvent]:
         if detector not in blind and silence.is_gathered(now):
             text = _format_silence(detector, silence)
             raised.append(_make_event(EventKind.RAISED, detector, text, now))
-    if raised and overload.suspends(now):
+    if raised and overload.is_suspending(now):
         raised = []
     cleared = [
         _make_event(EventKind.CLEARED, detector, "it answers everywhere", now)

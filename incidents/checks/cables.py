@@ -154,7 +154,7 @@ def _find_switch_end(resource: str) -> str | None:
     """The switch's end of the cable that has this end."""
     if resource.startswith("switch/"):
         return resource
-    peer = graphs.current().peer(resource) or ""
+    peer = graphs.get_current().peer(resource) or ""
     return peer if peer.startswith("switch/") else None
 
 
@@ -203,13 +203,13 @@ def _format_finding(pair: Pair, finding: Finding) -> tuple[str, str]:
 
 def _list_affected_ports(switch: str, ends: Mapping[str, object]) -> list[ExpectedPort]:
     """The ports at fault and those that share a module with them, with their far ends."""
-    target = targets.target(switch, TargetKind.SWITCH)
+    target = targets.get_target(switch, TargetKind.SWITCH)
     ports = list(target.expected.ports) if target is not None else []
     known = {resources.port(switch, port.name) for port in ports}
     for end in ends:
         _, is_port, name = end.partition("/port/")
         if is_port and end not in known:
-            ports.append(ExpectedPort(name, peer=graphs.current().peer(end) or ""))
+            ports.append(ExpectedPort(name, peer=graphs.get_current().peer(end) or ""))
     faulty = []
     for port in ports:
         if resources.port(switch, port.name) in ends or port.module in ends:

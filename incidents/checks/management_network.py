@@ -52,10 +52,10 @@ class SilentNodes:
 
     @property
     def threshold(self) -> int:
-        return silence_threshold(self.total)
+        return get_silence_threshold(self.total)
 
 
-def silence_threshold(total: int) -> int:
+def get_silence_threshold(total: int) -> int:
     """How many of so many machines have to be silent."""
     return max(FEWEST, math.ceil(total * SHARE))
 
@@ -64,7 +64,7 @@ def find_silences(silent: Sequence[str], pods: dict[str, str]) -> list[SilentNod
     """What is silent as a whole: everything, or single pods. `pods` has the pod of each node, empty
     for none. Pure."""
     known = sorted(name for name in silent if name in pods)
-    if len(known) >= silence_threshold(len(pods)):
+    if len(known) >= get_silence_threshold(len(pods)):
         return [SilentNodes(tuple(known), len(pods), "all nodes")]
     by_pod: dict[str, list[str]] = {}
     for name in known:
@@ -72,7 +72,7 @@ def find_silences(silent: Sequence[str], pods: dict[str, str]) -> list[SilentNod
     sizes = Counter(pods.values())
     silences = []
     for pod, names in sorted(by_pod.items()):
-        if pod and len(names) >= silence_threshold(sizes[pod]):
+        if pod and len(names) >= get_silence_threshold(sizes[pod]):
             silences.append(SilentNodes(tuple(names), sizes[pod], f"the nodes of {pod}"))
     return silences
 
@@ -119,10 +119,10 @@ def evaluate_management_network(now: datetime, *, hears: Asked) -> list[FaultEve
         if _is_half(len(silent_switches), switches) or _is_lasting(silent_nodes, pods):
             return []
         return [_make_event(EventKind.CLEARED, "most of the machines answer again", now)]
-    if overload.suspends(now):
+    if overload.is_suspending(now):
         return []
     gone = sorted(_list_recently_silent(silent_switches, now))
-    if len(gone) >= silence_threshold(switches):
+    if len(gone) >= get_silence_threshold(switches):
         return [_make_event(EventKind.RAISED, _format_switches(gone, switches), now)]
     for silence in find_silences(_list_recently_silent(silent_nodes, now), pods):
         heard = set(hears(silence.nodes) or ()) & set(silence.nodes)
@@ -146,7 +146,7 @@ def _is_lasting(silent: Iterable[str], pods: dict[str, str]) -> bool:
 
 def _is_half(silent: int, total: int) -> bool:
     """Half of what raises the fault keeps it active."""
-    return silent * 2 >= silence_threshold(total)
+    return silent * 2 >= get_silence_threshold(total)
 
 
 def _format_nodes(silence: SilentNodes, heard: int) -> str:

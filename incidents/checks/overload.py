@@ -56,7 +56,7 @@ class Pace:
 UNHINDERED = Pace(1.0)
 
 
-def suspends(now: datetime) -> bool:
+def is_suspending(now: datetime) -> bool:
     """Whether silence says nothing now: while the overload stands, and until everything was asked
     again."""
     lasts = Q(is_active=True) | Q(cleared_at__gt=now - ASKED_AGAIN)

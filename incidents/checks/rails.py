@@ -132,5 +132,5 @@ def _get_node(observation: Observation) -> str:
 
 def _find_leaf(resource: str) -> str | None:
     """The switch at the far end of this rail's cable."""
-    peer = graphs.current().peer(resource) or ""
+    peer = graphs.get_current().peer(resource) or ""
     return peer.split("/")[1] if peer.startswith("switch/") else None

@@ -190,7 +190,7 @@ ACTS: tuple[IncidentAction, ...] = (
 )
 
 
-def acts_in(state: State) -> list[IncidentAction]:
+def list_acts(state: State) -> list[IncidentAction]:
     """What the life cycle allows a person to do in `state`."""
     return [act for act in ACTS if next_state(state, act.trigger) is not None]
 

@@ -187,7 +187,7 @@ MOVES: tuple[EditAction, ...] = (
 )
 
 
-def moves_in(incident: Incident, members: int) -> list[EditAction]:
+def list_moves(incident: Incident, members: int) -> list[EditAction]:
     """What a person may rearrange: nothing in a closed incident, and a lone fault can only be
     merged."""
     return [move for move in MOVES if incident.is_open and members >= move.needs_members]

@@ -145,10 +145,10 @@ class WindowForm(ChangeForm):
             return replace(draft, resource=where, fault_type=values["fault_type"].strip())
         if not where:
             return draft
-        return replace(draft, machines=planning.machines(where, planning.known()))
+        return replace(draft, machines=planning.machines(where, planning.get_known_names()))
 
 
-def about(incident: Incident) -> dict[str, str]:
+def get_initial_of_incident(incident: Incident) -> dict[str, str]:
     """What a silence of this incident begins with: its root's resource and type."""
     return {
         "where": incident.root_resource,
@@ -157,7 +157,7 @@ def about(incident: Incident) -> dict[str, str]:
     }
 
 
-def as_it_is(row: Silence) -> dict[str, Any]:
+def get_initial_of_window(row: Silence) -> dict[str, Any]:
     return {
         DraftField.ENDS_AT.value: _format_typed(row.ends_at),
         DraftField.REVIEW_AT.value: _format_typed(row.review_at),

@@ -136,13 +136,13 @@ _NOTE = CaseAct(
 )
 
 
-def acts_in(state: CaseState) -> tuple[CaseAct, ...]:
+def list_acts(state: CaseState) -> tuple[CaseAct, ...]:
     """What may be said of a case in `state`, in the order of its life."""
     possible = moves_in(state)
     moves = tuple(act for act in _MOVES if act.value in possible)
     return (*moves, _NOTE) if state is not CaseState.CLOSED else ()
 
 
-def known(case: VendorCase) -> dict[str, object]:
+def get_initial(case: VendorCase) -> dict[str, object]:
     """What a form about facts begins with."""
     return {"vendor": case.vendor, "number": case.number, "is_advance": case.is_advance}

@@ -33,8 +33,8 @@ from django.views.decorators.http import require_POST
 from detectors.faults import Severity
 from incidents import services
 from incidents.checks import unread_lines
-from incidents.console.forms import ACTS, IncidentAction, WordForm, acts_in
-from incidents.console.forms_edit import MOVES, EditAction, moves_in
+from incidents.console.forms import ACTS, IncidentAction, WordForm, list_acts
+from incidents.console.forms_edit import MOVES, EditAction, list_moves
 from incidents.console.impact import told_view
 from incidents.console.keyset import BeforeFilter
 from incidents.console.pages import ReadOnlyAdmin
@@ -65,7 +65,7 @@ _GPU_INDEX = Subquery(
 )
 
 
-def with_place(incidents: QuerySet[Incident]) -> QuerySet[Any]:
+def add_place(incidents: QuerySet[Incident]) -> QuerySet[Any]:
     """Incidents with `rank`, how severe in order, and `gpu_index`, which GPU of its node the root
     is."""
     return incidents.annotate(rank=SEVERITY_RANK, gpu_index=_GPU_INDEX)
@@ -176,7 +176,7 @@ class IncidentAdmin(ReadOnlyAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return with_place(Incident.objects.all())
+        return add_place(Incident.objects.all())
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Incident], search_term: str
@@ -325,8 +325,8 @@ def act_forms(
     with its text."""
     members = list(edit.members_of(incident.pk)) if incident.is_open else []
     offered: list[IncidentAction | EditAction] = [
-        *acts_in(State(incident.state)),
-        *moves_in(incident, len(members)),
+        *list_acts(State(incident.state)),
+        *list_moves(incident, len(members)),
     ]
     if tried is not None and tried not in offered:
         offered.append(tried)

@@ -59,14 +59,14 @@ class InServiceAdmin(ReadOnlyAdmin):
         return row.went or row.came
 
 
-def history(owner: str) -> QuerySet[InService]:
+def get_history(owner: str) -> QuerySet[InService]:
     """Parts that left this machine, the latest first: those in service stand beside their slots."""
     return InService.objects.filter(owner=owner, to_at__isnull=False).order_by("-to_at")[:_SHOWN]
 
 
-def nics(node: str, rows: QuerySet[Nic]) -> list[dict[str, Any]]:
+def list_nics(node: str, rows: QuerySet[Nic]) -> list[dict[str, Any]]:
     """A node's NICs, each with the far end of its cable."""
-    wired = graphs.current()
+    wired = graphs.get_current()
     return [
         {"nic": row, "peer": wired.peer(row.resource) or ""} for row in rows.select_related("node")
     ]

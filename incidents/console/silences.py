@@ -17,7 +17,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 
-from incidents.console.forms_silence import ChangeForm, WindowForm, about, as_it_is
+from incidents.console.forms_silence import (
+    ChangeForm,
+    WindowForm,
+    get_initial_of_incident,
+    get_initial_of_window,
+)
 from incidents.console.pages import ReadOnlyAdmin
 from incidents.maintenance import active_windows, planning
 from incidents.maintenance.planning import NotPlanned, PlannedWindow, Preview
@@ -116,12 +121,12 @@ class SilenceAdmin(ReadOnlyAdmin):
 
     @admin.display(description="What")
     def what(self, row: Silence) -> str:
-        what = active_windows.as_window(row).what
+        what = active_windows.make_window(row).what
         return f"#{row.pk} {what[:1].upper()}{what[1:]}"
 
     @admin.display(description="State")
     def state_badge(self, row: Silence) -> SafeString:
-        word = state_of(row)
+        word = get_state(row)
         return format_html(
             '<span class="k-badge{}">{}</span>',
             " k-fault-active" if word == "in force" else "",
@@ -135,7 +140,7 @@ class SilenceAdmin(ReadOnlyAdmin):
     @admin.display(description="Until", ordering="ends_at")
     def ends(self, row: Silence) -> SafeString:
         shown = console.when(row.ended_at or row.ends_at)
-        if row.ends_at is None or state_of(row) != "in force":
+        if row.ends_at is None or get_state(row) != "in force":
             return shown
         return format_html(
             "{}<br><span class='k-muted k-small'>in {}</span>",
@@ -168,11 +173,11 @@ class SilenceAdmin(ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: Silence) -> dict[str, Any]:
         may_end = request.user.has_perm(_MAY) and row.ended_at is None
         may_change = may_end and not row.origin
-        window = active_windows.as_window(row)
-        state = state_of(row)
+        window = active_windows.make_window(row)
+        state = get_state(row)
         incidents = row.incidents.order_by("-onset_at")[:_SHOWN]
-        history = planning.history(row.pk)[:_SHOWN]
-        form = ChangeForm(initial=as_it_is(row)) if may_change else None
+        history = planning.get_history(row.pk)[:_SHOWN]
+        form = ChangeForm(initial=get_initial_of_window(row)) if may_change else None
         return {
             "title": f"Window {row.pk}",
             "what": window.what,
@@ -241,7 +246,7 @@ class SilenceAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(address)
 
 
-def state_of(row: Silence) -> str:
+def get_state(row: Silence) -> str:
     now = timezone.now()
     if row.ended_at is not None or (row.ends_at is not None and row.ends_at <= now):
         return "ended"
@@ -259,7 +264,7 @@ def _get_initial_values(request: HttpRequest) -> dict[str, str]:
     if not number.isdecimal() or len(number) >= 10:
         return {}
     incident = Incident.objects.filter(pk=int(number)).first()
-    return about(incident) if incident is not None else {}
+    return get_initial_of_incident(incident) if incident is not None else {}
 
 
 def _plan_or_preview(request: HttpRequest, form: WindowForm) -> PlannedWindow | Preview | None:
@@ -267,7 +272,7 @@ def _plan_or_preview(request: HttpRequest, form: WindowForm) -> PlannedWindow | 
     now = timezone.now()
     draft = form.draft(now)
     if "preview" in request.POST:
-        problems = planning.refusals(draft, now)
+        problems = planning.list_refusals(draft, now)
         form.refuse(tuple(problems))
         return None if problems else planning.preview(draft, now)
     outcome = planning.plan(draft, author=request.user.get_username(), now=now)

@@ -22,8 +22,8 @@ from incidents.console.forms_vendor import (
     CaseForm,
     FactsForm,
     OpenForm,
-    acts_in,
-    known,
+    get_initial,
+    list_acts,
 )
 from incidents.console.pages import ReadOnlyAdmin
 from incidents.models import Incident, VendorCase
@@ -195,7 +195,7 @@ class VendorCaseAdmin(ReadOnlyAdmin):
 
 def _list_acts() -> tuple[CaseAct, ...]:
     """What may be said in any state, each once."""
-    acts = {act.value: act for state in CaseState for act in acts_in(state)}
+    acts = {act.value: act for state in CaseState for act in list_acts(state)}
     return tuple(acts.values())
 
 
@@ -203,7 +203,7 @@ def _make_forms(
     case: VendorCase, bound: CaseForm | None = None, tried: CaseAct | None = None
 ) -> list[tuple[CaseAct, CaseForm, bool]]:
     """What may be said now, each with its form; a refused one stands open with its words."""
-    offered = list(acts_in(CaseState(case.state)))
+    offered = list(list_acts(CaseState(case.state)))
     if tried is not None and tried not in offered:
         offered.append(tried)
     forms: list[tuple[CaseAct, CaseForm, bool]] = []
@@ -216,7 +216,7 @@ def _make_forms(
 
 
 def _make_fresh_form(act: CaseAct, case: VendorCase) -> CaseForm:
-    initial = known(case) if issubclass(act.form, FactsForm) else None
+    initial = get_initial(case) if issubclass(act.form, FactsForm) else None
     return act.form(initial=initial, prefix=act.value)
 
 

@@ -128,7 +128,7 @@ class AggregationRule:
 
 
 @lru_cache(maxsize=4)
-def types_by_time(*extra_folders: Path) -> frozenset[str]:
+def get_types_by_time(*extra_folders: Path) -> frozenset[str]:
     """The types of which each sighting counts, and not only the fault: those of rules that count
     jobs."""
     return frozenset().union(

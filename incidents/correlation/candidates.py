@@ -148,7 +148,7 @@ class CandidateIndex:
         asked = (relation, side, fault)
         known = self._keys.get(asked)
         if known is None:
-            known = self._keys[asked] = relations.keys(relation, side, fault, self.surroundings)
+            known = self._keys[asked] = relations.get_keys(relation, side, fault, self.surroundings)
         return known
 
     def owners(self, relation: Relation, side: Side, fault: FaultView) -> frozenset[str]:
@@ -156,7 +156,7 @@ class CandidateIndex:
         asked = (relation, side, fault)
         known = self._owners.get(asked)
         if known is None:
-            known = relations.owners(relation, side, fault, self.surroundings)
+            known = relations.get_owners(relation, side, fault, self.surroundings)
             self._owners[asked] = known
         return known
 

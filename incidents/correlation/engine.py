@@ -177,7 +177,7 @@ def find_likely(faults: Iterable[FaultView], index: CandidateIndex, setting: Set
     return likely
 
 
-def symptoms(
+def list_symptoms(
     fault: FaultView,
     index: CandidateIndex,
     setting: Setting,
@@ -253,7 +253,11 @@ def _get_role(rule: Rule, side: Side, fault: FaultView, incident: IncidentView) 
 
 
 def _get_nearness(match: _Match, fault: FaultView) -> tuple[bool, timedelta, tuple[object, ...]]:
-    return match.other.resource != fault.resource, apart(fault, match.other), match.incident.age
+    return (
+        match.other.resource != fault.resource,
+        get_time_between(fault, match.other),
+        match.incident.age,
+    )
 
 
 def _find_explained(fault: FaultView, index: CandidateIndex, setting: Setting) -> dict[int, _Match]:
@@ -365,7 +369,7 @@ def _is_in_time(rule: Rule, cause: FaultView, effect: FaultView, setting: Settin
         return True
     window = setting.window if rule.window is None else rule.window
     stands = rule.lasts is Lasts.WHILE_ACTIVE and cause.is_active and _is_before(cause, effect)
-    return stands or apart(cause, effect) <= window
+    return stands or get_time_between(cause, effect) <= window
 
 
 def _is_in_order(direction: CauseOrder, cause: FaultView, effect: FaultView) -> bool:
@@ -383,7 +387,7 @@ def _is_before(one: FaultView, other: FaultView) -> bool:
     return one.occurred_at <= other.occurred_at or one.observed_at <= other.observed_at
 
 
-def apart(one: FaultView, other: FaultView) -> timedelta:
+def get_time_between(one: FaultView, other: FaultView) -> timedelta:
     """Time between two faults. Clocks of two machines differ, so there our own clock may speak
     too."""
     by_device = abs(one.occurred_at - other.occurred_at)

@@ -17,7 +17,7 @@ STORM, CARD_STORM = "switch.pfc_storm", "nic.pfc.storm"
 SOURCE = "nic.pfc.source"
 
 
-def sources(still: Collection[str], graph: Graph) -> dict[str, frozenset[str]]:
+def find_sources(still: Collection[str], graph: Graph) -> dict[str, frozenset[str]]:
     """By card: the ports of `still` that stand because of it. A port whose trail ends at a switch
     names no card."""
     by_switch: dict[str, list[str]] = {}

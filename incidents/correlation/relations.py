@@ -15,16 +15,18 @@ from incidents.faults.fault_views import FaultView
 from incidents.topology.graph import ALL_NODES, LEAF, MANAGEMENT, NOTHING, SPINE
 from incidents.vocabulary.relations import Relation, Side
 
-__all__ = ["Relation", "Side", "Surroundings", "keys", "owners"]
+__all__ = ["Relation", "Side", "Surroundings", "get_keys", "get_owners"]
 
 
-def keys(relation: Relation, side: Side, fault: FaultView, around: Surroundings) -> frozenset[str]:
+def get_keys(
+    relation: Relation, side: Side, fault: FaultView, around: Surroundings
+) -> frozenset[str]:
     """Where the fault can meet others by this relation; empty: nowhere. Two faults meet where their
     keys do."""
     return _PLACES[relation][side](fault, around)
 
 
-def owners(
+def get_owners(
     relation: Relation, side: Side, fault: FaultView, around: Surroundings
 ) -> frozenset[str]:
     """The machines on which faults of the OTHER side may be found: what must be read from the

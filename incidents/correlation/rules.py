@@ -96,7 +96,7 @@ _PARTS = {
 
 
 @lru_cache(maxsize=16384)
-def kind_of(resource: str) -> ResourceKind:
+def get_kind(resource: str) -> ResourceKind:
     """`switch/leaf-01/port/Ethernet0` is a port; a path of no known shape is `other`."""
     parts = resource.split("/", 3)
     return _PARTS.get(parts[0], {}).get(parts[2] if len(parts) > 2 else "", ResourceKind.OTHER)
@@ -124,7 +124,7 @@ class FaultClass:
 
     def holds_place(self, fault: FaultView) -> bool:
         """Whether a fault of one of these types belongs, by where it is and what it is."""
-        if self.on and kind_of(fault.resource) not in self.on:
+        if self.on and get_kind(fault.resource) not in self.on:
             return False
         if self.components and fault.component not in self.components:
             return False
@@ -179,7 +179,7 @@ def _get_traits(fault: FaultView) -> _Traits:
     classes. Each flag of `FaultClass` follows from them."""
     return (
         fault.fault_type,
-        kind_of(fault.resource),
+        get_kind(fault.resource),
         fault.component,
         fault.action,
         fault.opens_incident,

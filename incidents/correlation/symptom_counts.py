@@ -92,13 +92,15 @@ _OF_MACHINE: Mapping[Place, Callable[[str, Surroundings], frozenset[str]]] = {
 }
 
 
-def places_of(rule: AggregationRule, fault: FaultView, around: Surroundings) -> frozenset[str]:
+def get_places(rule: AggregationRule, fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Where the fault is counted by this rule."""
-    meeting_places = relations.keys(rule.relation, Side.EFFECT, fault, around)
+    meeting_places = relations.get_keys(rule.relation, Side.EFFECT, fault, around)
     return frozenset(place for place in meeting_places if _IS_AT[rule.at](place, around))
 
 
-def places_of_machine(rule: AggregationRule, machine: str, around: Surroundings) -> frozenset[str]:
+def get_places_of_machine(
+    rule: AggregationRule, machine: str, around: Surroundings
+) -> frozenset[str]:
     """The places behind which a repair of this machine waits."""
     asked = _OF_MACHINE.get(rule.at)
     return asked(machine, around) if asked is not None else NOTHING
@@ -109,7 +111,7 @@ def is_at(rule: AggregationRule, place: str, around: Surroundings) -> bool:
     return _IS_AT[rule.at](place, around)
 
 
-def machines_behind(place: str, around: Surroundings) -> frozenset[str]:
+def get_machines_behind(place: str, around: Surroundings) -> frozenset[str]:
     """The machines that hang on it; those of a job are the ones it runs on."""
     if "/job/" in place:
         return around.machines.get(place, NOTHING)
@@ -120,14 +122,14 @@ def machines_behind(place: str, around: Surroundings) -> frozenset[str]:
     )
 
 
-def by_place(
+def group_by_place(
     rule: AggregationRule, symptoms: Iterable[Symptom], around: Surroundings
 ) -> dict[str, list[Symptom]]:
     """The effects of this rule, the earliest first, at each place where they count."""
     found: dict[str, list[Symptom]] = defaultdict(list)
     for symptom in sorted(symptoms, key=lambda symptom: symptom.at):
         if rule.takes(symptom.fault.fault_type):
-            for place in places_of(rule, symptom.fault, around):
+            for place in get_places(rule, symptom.fault, around):
                 found[place].append(symptom)
     return found
 
@@ -141,7 +143,7 @@ def count_symptoms(
 ) -> SymptomCount:
     """What the effects up to `newest`, by place, say of this one."""
     here = _count(rule, place, symptoms, newest, around)
-    count = SymptomCount(rule, place, here, size(rule, place, around))
+    count = SymptomCount(rule, place, here, count_expected(rule, place, around))
     return replace(count, is_quiet_beside=_is_quiet(count, symptoms, newest, around))
 
 
@@ -149,7 +151,7 @@ def count_affected(
     rule: AggregationRule, place: str, symptoms: Iterable[Symptom], around: Surroundings
 ) -> int:
     """How much of the place still shows effects, whenever they came and whatever explains them."""
-    here = by_place(rule, symptoms, around).get(place, ())
+    here = group_by_place(rule, symptoms, around).get(place, ())
     units = {_get_unit(rule, place, symptom, around) for symptom in here}
     return len(units - {None})
 
@@ -207,20 +209,20 @@ def _get_unit(
         return symptom.jobs or None
     if rule.counts is Counts.CHILDREN:
         return around.graph.child_of(place, symptom.fault.resource)
-    behind = machines_behind(place, around)
+    behind = get_machines_behind(place, around)
     far_end = around.graph.peer(symptom.fault.resource) or ""
     ends = (symptom.fault.owner, resources.owner(far_end))
     return next((machine for machine in ends if machine in behind), None)
 
 
-def size(rule: AggregationRule, place: str, around: Surroundings) -> int:
+def count_expected(rule: AggregationRule, place: str, around: Surroundings) -> int:
     """How many there are to be counted."""
     if rule.counts is Counts.JOBS:
         return 0
     return len(
         around.graph.children(place)
         if rule.counts is Counts.CHILDREN
-        else machines_behind(place, around)
+        else get_machines_behind(place, around)
     )
 
 
@@ -234,7 +236,7 @@ def _is_quiet(
     beside = around.graph.siblings(here.place) if here.rule.quiet else NOTHING
     quiet = 0
     for sibling in beside:
-        total = size(here.rule, sibling, around)
+        total = count_expected(here.rule, sibling, around)
         shown = len(_count(here.rule, sibling, symptoms, newest, around))
         share = shown / total if total else 0.0
         quiet += share * 2 < here.share

@@ -6,7 +6,7 @@ from __future__ import annotations
 from django.db import InterfaceError, OperationalError
 
 
-def described(error: Exception) -> str:
+def describe(error: Exception) -> str:
     if isinstance(error, OperationalError | InterfaceError):
         return "Kintsugi's own database did not answer in time"
     return "Kintsugi met an error of its own, which its log describes"

@@ -122,7 +122,7 @@ class Prepared:
         """The rows as instances of the query's model."""
         rows = self.rows(**given)
         model, names = self._model, self._names
-        return [instance(model, names, row) for row in rows] if model is not None else []
+        return [make_instance(model, names, row) for row in rows] if model is not None else []
 
     def _make(self) -> _Made:
         query = self.build()
@@ -141,7 +141,7 @@ class Prepared:
         return made
 
 
-def instance(model: type[_M], names: Sequence[str], values: Iterable[Any]) -> _M:
+def make_instance(model: type[_M], names: Sequence[str], values: Iterable[Any]) -> _M:
     """A row as `Model.from_db` gives it, without a call of `__init__`: it takes most of the time
     where rows are many, and nothing here listens to its signals."""
     one = model.__new__(model)

@@ -95,7 +95,7 @@ def lock_pods(pods: Collection[str]) -> None:
         )
 
 
-def known(keys: Sequence[str]) -> set[str]:
+def get_known(keys: Sequence[str]) -> set[str]:
     """Those of the keys of events that are stored already."""
     if is_postgresql():
         with connection.cursor() as cursor:
@@ -128,7 +128,7 @@ def remember(keys: Sequence[str], now: datetime) -> set[str]:
                 [" ".join(keys), now],
             )
             return {row[0] for row in cursor.fetchall()}
-    stored = known(keys)
+    stored = get_known(keys)
     fresh = [key for key in keys if key not in stored]
     with connection.cursor() as cursor:
         cursor.executemany(
@@ -240,7 +240,7 @@ def _encode_rows(rows: Sequence[Model], fields: Sequence[Field[Any, Any]]) -> st
     return msgspec.json.encode(records).decode()
 
 
-def change(rows: Sequence[Model], columns: Sequence[str]) -> None:
+def update_columns(rows: Sequence[Model], columns: Sequence[str]) -> None:
     """Writes these columns of rows of one table, which the caller has locked: one short statement,
     run for each."""
     if not rows:
@@ -261,7 +261,7 @@ def change(rows: Sequence[Model], columns: Sequence[str]) -> None:
         )
 
 
-def change_roles(links: Sequence[tuple[int, Role, str, str]]) -> None:
+def update_roles(links: Sequence[tuple[int, Role, str, str]]) -> None:
     """These faults are roots or symptoms from now on, in this order: the fault's key, its role, the
     rule and the sentence that say why."""
     if not links:
@@ -274,7 +274,7 @@ def change_roles(links: Sequence[tuple[int, Role, str, str]]) -> None:
         )
 
 
-def slots(already: int, brought: int) -> list[tuple[int, int]]:
+def choose_slots(already: int, brought: int) -> list[tuple[int, int]]:
     """Where `brought` new excerpts go when a fault has had `already`: (index among the new, slot)
     pairs.
 

@@ -59,7 +59,7 @@ class ImpactReach:
         }
 
 
-def reach(faults: Iterable[FaultAt], graph: Graph) -> ImpactReach:
+def compute_reach(faults: Iterable[FaultAt], graph: Graph) -> ImpactReach:
     reached = ImpactReach()
     for fault in faults:
         if any(fnmatchcase(fault.fault_type, pattern) for pattern in _HARMLESS):

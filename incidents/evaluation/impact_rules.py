@@ -89,7 +89,7 @@ def touch(job: JobSpan, faults: Iterable[FaultSpan], now: datetime) -> Touch | N
             gpu_hours=0.0 if is_unharmed else None,
             is_estimate=not is_unharmed,
         )
-    hours, is_estimate = loss(job, harmful.began_at, now)
+    hours, is_estimate = compute_loss(job, harmful.began_at, now)
     return Touch(
         harmful.began_at,
         "" if job.ended_at is None else job.state,
@@ -100,7 +100,7 @@ def touch(job: JobSpan, faults: Iterable[FaultSpan], now: datetime) -> Touch | N
     )
 
 
-def loss(job: JobSpan, fault_at: datetime, now: datetime) -> tuple[float | None, bool]:
+def compute_loss(job: JobSpan, fault_at: datetime, now: datetime) -> tuple[float | None, bool]:
     """GPU-hours, and whether they are an estimate: with a checkpoint known, all since then; else
     from fault to end.
 
@@ -226,7 +226,7 @@ LIFTS: Sequence[LiftRule] = (
 )
 
 
-def lifted(own: Severity, harm: Harm) -> tuple[Severity, LiftRule] | None:
+def find_lifted_severity(own: Severity, harm: Harm) -> tuple[Severity, LiftRule] | None:
     """The severity that the harm calls for, and by which rule; None where its own is as high
     already."""
     rule = next((rule for rule in LIFTS if rule.holds(harm)), None)
@@ -272,13 +272,13 @@ class ImpactTally:
         return f"{least}{self.hours:,.1f} GPU-hours lost{'' if self.is_over else ' so far'}"
 
 
-def summed(hours: Iterable[float | None]) -> float | None:
+def sum_known(hours: Iterable[float | None]) -> float | None:
     """None where not one is known: a sum of what is known is the least that was lost."""
     known = [value for value in hours if value is not None]
     return sum(known) if known else None
 
 
-def shares(losses: Iterable[tuple[int, int, float]]) -> dict[int, float]:
+def compute_shares(losses: Iterable[tuple[int, int, float]]) -> dict[int, float]:
     """(incident, job, GPU-hours) rows to GPU-hours by incident, such that no job's loss is counted
     twice.
 

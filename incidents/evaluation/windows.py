@@ -103,7 +103,9 @@ class Window:
     @property
     def what(self) -> str:
         """`maintenance of gn001, gn002 and 3 more`, `silence of nic.* on node/gn0*`."""
-        return f"{self.kind} of {extent(self.resource, sorted(self.machines), self.fault_type)}"
+        return (
+            f"{self.kind} of {format_extent(self.resource, sorted(self.machines), self.fault_type)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def judge(standing: Sequence[WindowPlace], windows: Collection[Window], at: date
     )
 
 
-def extent(resource: str, machines: Sequence[str], fault_type: str) -> str:
+def format_extent(resource: str, machines: Sequence[str], fault_type: str) -> str:
     """What a window covers, for people."""
     names = [owner.partition("/")[2] or owner for owner in machines]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -224,7 +226,7 @@ def problems(draft: Draft, known: KnownNames, now: datetime) -> list[Problem]:
     return found
 
 
-def review_of(draft: Draft) -> datetime | None:
+def get_review_time(draft: Draft) -> datetime | None:
     """When its review is due: as asked, after 30 days where it lasts longer, else never."""
     if draft.review_at is not None:
         return draft.review_at

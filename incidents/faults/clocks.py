@@ -71,7 +71,7 @@ def is_usual(event: FaultEvent, usual: timedelta | None) -> bool:
     return usual is not None and usual > TOLERANCE and abs(lag(event) - usual) <= TOLERANCE
 
 
-def dated(event: FaultEvent, *, is_live: bool = False) -> Dated:
+def get_date(event: FaultEvent, *, is_live: bool = False) -> Dated:
     """`is_live`: it is known to be of the moment at which we saw it, whatever its date
     (incidents.triage.clock_check)."""
     behind = lag(event)

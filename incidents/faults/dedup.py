@@ -174,7 +174,7 @@ def _evaluate_raise(event: FaultEvent, standing: Standing | None, limits: FlapLi
             VerdictKind.STALE,
             f"happened {moment(event.occurred_at)}, before its reported end {moment(ended)}",
         )
-    changes = flapping.with_change(standing.changes_at, event.occurred_at)
+    changes = flapping.add_change(standing.changes_at, event.occurred_at)
     if flapping.begins(changes, event.occurred_at, limits):
         return Verdict(
             VerdictKind.FLAPPING,
@@ -188,6 +188,6 @@ def _is_worse(event: FaultEvent, standing: Standing) -> bool:
 
 
 def _format_flapping(standing: Standing, event: FaultEvent, limits: FlapLimits) -> str:
-    changes = flapping.with_change(standing.changes_at, event.occurred_at)
-    rate = flapping.percent(changes, event.occurred_at, limits)
+    changes = flapping.add_change(standing.changes_at, event.occurred_at)
+    rate = flapping.compute_percent(changes, event.occurred_at, limits)
     return f"it flaps: {rate:.0f} % of its last {flapping.PLACES} looks changed its state"

@@ -38,7 +38,9 @@ class FlapLimits:
 USUAL = FlapLimits()
 
 
-def percent(changes: Sequence[datetime], now: datetime, limits: FlapLimits = USUAL) -> float:
+def compute_percent(
+    changes: Sequence[datetime], now: datetime, limits: FlapLimits = USUAL
+) -> float:
     """Weighted share of the last 20 places that are changes, 0 to 100. `changes` are in order of
     time."""
     return (
@@ -47,14 +49,14 @@ def percent(changes: Sequence[datetime], now: datetime, limits: FlapLimits = USU
 
 
 def begins(changes: Sequence[datetime], now: datetime, limits: FlapLimits = USUAL) -> bool:
-    return percent(changes, now, limits) > limits.start_percent
+    return compute_percent(changes, now, limits) > limits.start_percent
 
 
 def is_over(changes: Sequence[datetime], now: datetime, limits: FlapLimits = USUAL) -> bool:
-    return percent(changes, now, limits) < limits.stop_percent
+    return compute_percent(changes, now, limits) < limits.stop_percent
 
 
-def over_at(changes: Sequence[datetime], limits: FlapLimits = USUAL) -> datetime:
+def get_end(changes: Sequence[datetime], limits: FlapLimits = USUAL) -> datetime:
     """When flapping is over if nothing changes any more. `changes` is not empty."""
     last = changes[-1]
     quiet = (last + number * limits.look for number in range(PLACES + 1))
@@ -63,12 +65,12 @@ def over_at(changes: Sequence[datetime], limits: FlapLimits = USUAL) -> datetime
     )
 
 
-def with_change(changes: Sequence[datetime], at: datetime) -> list[datetime]:
+def add_change(changes: Sequence[datetime], at: datetime) -> list[datetime]:
     """The changes and one more, in order of time; no more of them than there are places."""
     return sorted([*changes, at])[-PLACES:]
 
 
-def stored(changes: Sequence[datetime]) -> list[str]:
+def format_changes(changes: Sequence[datetime]) -> list[str]:
     """As `Fault.changes_at` keeps them."""
     return [at.isoformat() for at in changes]
 

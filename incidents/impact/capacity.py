@@ -34,13 +34,13 @@ def is_out(fault_type: str) -> bool:
     return any(fnmatchcase(fault_type, pattern) for pattern in _OUT)
 
 
-def partitions_by_node() -> dict[str, list[str]]:
+def get_partitions_by_node() -> dict[str, list[str]]:
     """`node/gn001` to its partitions, of the inventory's nodes."""
     rows = Node.objects.inventoried().values_list("name", "partitions")
     return {resources.node(name): list(partitions) for name, partitions in rows}
 
 
-def sizes(partitions: Mapping[str, Iterable[str]]) -> dict[str, int]:
+def get_sizes(partitions: Mapping[str, Iterable[str]]) -> dict[str, int]:
     return dict(Counter(name for names in partitions.values() for name in names))
 
 
@@ -55,9 +55,9 @@ def out_of_service() -> set[str]:
     return out | node_states.get_out_of_service()
 
 
-def of_partitions() -> list[Capacity]:
-    known, out = partitions_by_node(), out_of_service()
-    totals = sizes(known)
+def list_of_partitions() -> list[Capacity]:
+    known, out = get_partitions_by_node(), out_of_service()
+    totals = get_sizes(known)
     lost = Counter[str]()
     for node, names in known.items():
         if node in out:
@@ -68,10 +68,10 @@ def of_partitions() -> list[Capacity]:
     return rows
 
 
-def of_rails() -> list[Capacity]:
+def list_of_rails() -> list[Capacity]:
     """Links of nodes to the leafs of each rail, without those with a grave fault at either end or
     on their leaf."""
-    graph = graphs.current()
+    graph = graphs.get_current()
     is_at_switch_or_nic = Q(resource__startswith="switch/") | Q(resource__contains="/nic/")
     is_of_link = Q(component__in=_OF_LINKS) & is_at_switch_or_nic
     rows = Fault.objects.active().filter(severity__in=_BAD).filter(is_of_link)

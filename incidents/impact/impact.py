@@ -28,8 +28,8 @@ from incidents.evaluation.impact_rules import (
     ImpactTally,
     JobSpan,
     Touch,
-    lifted,
-    summed,
+    find_lifted_severity,
+    sum_known,
     touch,
 )
 from incidents.impact import capacity
@@ -81,7 +81,7 @@ def is_waiting(now: datetime) -> bool:
 
 def assess(now: datetime) -> list[int]:
     """Counts the jobs of incidents anew, those longest not counted first; which of them changed."""
-    source = job_source.known_of()
+    source = job_source.get_source()
     if source is None or source.answered_at is None:
         return []
     changed = []
@@ -102,7 +102,7 @@ def assess(now: datetime) -> list[int]:
     return changed
 
 
-def due(now: datetime) -> QuerySet[Incident]:
+def get_due(now: datetime) -> QuerySet[Incident]:
     rows = _get_counted(now - _AFTERWARDS).select_related("root_fault")
     return rows.order_by(F("impact_at").asc(nulls_first=True), "pk")
 
@@ -135,7 +135,7 @@ def mark_told(incident: int, *, actor: str, now: datetime) -> int:
     return count
 
 
-def tally(incident: Incident, rows: Iterable[IncidentJob] | None = None) -> ImpactTally | None:
+def get_tally(incident: Incident, rows: Iterable[IncidentJob] | None = None) -> ImpactTally | None:
     """The line for people; None while jobs are not known."""
     if incident.impact_at is None:
         return None
@@ -146,7 +146,7 @@ def tally(incident: Incident, rows: Iterable[IncidentJob] | None = None) -> Impa
     people = {row.job.user for row in harmed or touched}
     is_estimate = any(row.is_estimate or row.gpu_hours_lost is None for row in harmed)
     is_over = all(row.job.ended_at is not None for row in harmed)
-    hours = summed(row.gpu_hours_lost for row in harmed)
+    hours = sum_known(row.gpu_hours_lost for row in harmed)
     return ImpactTally(
         jobs=len(touched),
         harmed=len(harmed),
@@ -163,7 +163,7 @@ def tally(incident: Incident, rows: Iterable[IncidentJob] | None = None) -> Impa
 
 
 def _read(now: datetime) -> list[_Found]:
-    found = {row.pk: _Found(row) for row in due(now)[:_MOST_AT_ONCE]}
+    found = {row.pk: _Found(row) for row in get_due(now)[:_MOST_AT_ONCE]}
     links = IncidentFault.objects.filter(
         Q(incident__in=found) | Q(incident__duplicate_of__in=found)
     )
@@ -171,10 +171,10 @@ def _read(now: datetime) -> list[_Found]:
         owner = link.incident_id if link.incident_id in found else link.incident.duplicate_of_id
         if owner is not None:
             found[owner].faults.append(link)
-    graph = graphs.current()
+    graph = graphs.get_current()
     for incident in found.values():
         faults = [_make_fault_at(link) for link in incident.faults]
-        incident.reach = impact_reach.reach(faults, graph)
+        incident.reach = impact_reach.compute_reach(faults, graph)
     return list(found.values())
 
 
@@ -200,17 +200,17 @@ def _find_jobs(found: Sequence[_Found], now: datetime) -> None:
         return
     hosts = set().union(*(each.reach.hosts for each in found))
     since = min(map(_get_begin, found))
-    alive = {row.pk: row for row in jobs.alive_on(hosts, since=since, until=now)}
+    alive = {row.pk: row for row in jobs.list_alive_on(hosts, since=since, until=now)}
     named = set().union(*(each.reach.jobs for each in found))
     alive.update({row.pk: row for row in _get_by_path(named)})
     machines_by_job: dict[int, list[str]] = defaultdict(list)
     jobs_by_machine: dict[str, list[int]] = defaultdict(list)
-    for pk, node in jobs.places(alive):
+    for pk, node in jobs.list_places(alive):
         machine = resources.node(node)
         machines_by_job[pk].append(machine)
         jobs_by_machine[machine].append(pk)
     gpus = _count_gpus_per_node(hosts)
-    paths = {pk: jobs.path(job.cluster, job.job_id) for pk, job in alive.items()}
+    paths = {pk: jobs.get_path(job.cluster, job.job_id) for pk, job in alive.items()}
     for each in found:
         reach = each.reach
         met = {pk for pk, path in paths.items() if path in reach.jobs}
@@ -279,7 +279,7 @@ def _write(found: _Found, shares: _Shares, now: datetime) -> bool:
     rows = list(incident.jobs.select_related("job"))
     incident.nodes_touched = len(found.reach.machines)
     incident.impact_at, incident.jobs_touched = now, len(rows)
-    counted = tally(incident, rows)
+    counted = get_tally(incident, rows)
     incident.gpu_hours_lost = counted.hours if counted is not None else None
     was = incident.severity
     because = _raise_severity(found, rows, shares)
@@ -394,8 +394,8 @@ class _Shares:
         if len(out) < 2:
             return 0.0
         if self._sizes is None:
-            self._partitions = capacity.partitions_by_node()
-            self._sizes = capacity.sizes(self._partitions)
+            self._partitions = capacity.get_partitions_by_node()
+            self._sizes = capacity.get_sizes(self._partitions)
         counts: dict[str, int] = defaultdict(int)
         for node in out:
             for name in self._partitions.get(node, ()):
@@ -418,7 +418,7 @@ def _raise_severity(found: _Found, rows: Sequence[IncidentJob], shares: _Shares)
         jobs=len(harmed), people=len(people), largest_nodes=largest_nodes, out_share=out_share
     )
     highest = max(own, Severity(incident.severity), key=lambda severity: severity.rank)
-    raised = lifted(highest, harm)
+    raised = find_lifted_severity(highest, harm)
     if raised is None:
         return ""
     severity, rule = raised

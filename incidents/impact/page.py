@@ -29,15 +29,15 @@ class ImpactPage:
 def get_impact_page(incident: Incident) -> ImpactPage:
     """One query while nobody has counted; what is left is shown while the incident is open."""
     if incident.impact_at is None:
-        return ImpactPage("", job_source.notice(), [], 0, 0, [], [])
+        return ImpactPage("", job_source.get_notice(), [], 0, 0, [], [])
     rows = list(incident.jobs.select_related("job"))
-    tally = impact.tally(incident, rows)
+    tally = impact.get_tally(incident, rows)
     words = tally.words() if tally is not None else ""
     untold = sum(row.is_harmed and row.owner_told_at is None for row in rows)
     largest = sorted(rows, key=_get_sort_key)[:JOBS_SHOWN]
     page = ImpactPage(
         words=words,
-        notice=job_source.notice(),
+        notice=job_source.get_notice(),
         jobs=largest,
         job_count=len(rows),
         untold=untold,
@@ -46,7 +46,7 @@ def get_impact_page(incident: Incident) -> ImpactPage:
     )
     if not incident.is_open:
         return page
-    return replace(page, partitions=capacity.of_partitions(), rails=capacity.of_rails())
+    return replace(page, partitions=capacity.list_of_partitions(), rails=capacity.list_of_rails())
 
 
 def _get_sort_key(row: IncidentJob) -> tuple[bool, float, int, int]:

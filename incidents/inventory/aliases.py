@@ -28,7 +28,7 @@ _GPUS = Prepared(
 )
 
 
-def gpu_indexes(hosts: Iterable[str]) -> dict[str, int]:
+def get_gpu_indexes(hosts: Iterable[str]) -> dict[str, int]:
     """The index of each GPU of these nodes, by resource path."""
     indexes = {}
     for host, pci, index, *_ in _GPUS.rows(hosts=list(hosts)):

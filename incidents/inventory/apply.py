@@ -102,7 +102,7 @@ def apply(topology: Topology, now: datetime, *, is_dry_run: bool = False) -> Dif
         _apply_aliases(topology, difference)
         part_history.settle(_list_sightings(topology), now, why="the inventory says so")
         if difference.added or difference.changed:
-            graphs.changed()
+            graphs.mark_changed()
         if is_dry_run:
             transaction.set_rollback(True)
     graphs.forget()

@@ -63,7 +63,7 @@ class Heard:
     words: str
 
 
-def findings(
+def list_findings(
     *, gpus_by_slurm: Mapping[str, int] | None = None, heard: Sequence[Heard] | None = None
 ) -> list[InventoryFinding]:
     """All of them, in order of place. None: Slurm, or LLDP, was not asked."""

@@ -36,7 +36,7 @@ _kept: dict[int, Graph] = {}
 _NUMBER = Prepared(lambda: InventoryRevision.objects.filter(name=_NAME).values_list("number"))
 
 
-def current() -> Graph:
+def get_current() -> Graph:
     """One small query while nothing has changed, whichever process changes it."""
     number = next((number for (number,) in _NUMBER.rows()), 0)
     known = _kept.get(number)
@@ -47,7 +47,7 @@ def current() -> Graph:
     return known
 
 
-def changed() -> None:
+def mark_changed() -> None:
     """Called in the transaction that changes the inventory: every process reads it again after the
     commit."""
     InventoryRevision.objects.get_or_create(name=_NAME)

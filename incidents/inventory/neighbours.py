@@ -23,9 +23,9 @@ class Carried:
     nodes: tuple[str, ...]
 
 
-def carried_with(resource: str) -> Carried:
+def get_carried_with(resource: str) -> Carried:
     """Of a NIC, a switch's port or a module: what one hand at its switch's end takes down."""
-    graph = graphs.current()
+    graph = graphs.get_current()
     near = resource
     if not resource.startswith("switch/"):
         near = graph.peer(resource) or ""

@@ -22,7 +22,7 @@ _PREFIX = "kintsugi_"
 _USED_AGAIN = timedelta(minutes=1)
 
 
-def digest(token: str) -> str:
+def compute_digest(token: str) -> str:
     """What is stored of a token. A plain hash: nobody guesses 256 random bits."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
@@ -53,13 +53,13 @@ def _insert(node: Node, token: str, *, lasts: timedelta, actor: str, now: dateti
         "created_by": actor[:150],
         "expires_at": now + lasts,
     }
-    row, _ = NodeToken.objects.get_or_create(digest=digest(token), defaults=columns)
+    row, _ = NodeToken.objects.get_or_create(digest=compute_digest(token), defaults=columns)
     return row
 
 
 def find(token: str) -> NodeToken | None:
     """Its row, valid or not."""
-    return NodeToken.objects.select_related("node").filter(digest=digest(token)).first()
+    return NodeToken.objects.select_related("node").filter(digest=compute_digest(token)).first()
 
 
 def find_problem(row: NodeToken, now: datetime) -> str:
@@ -89,12 +89,12 @@ def revoke(pk: int, *, actor: str, now: datetime) -> NodeToken | Refused:
     return row if changed else Refused(find_problem(row, now) + ".")
 
 
-def valid(now: datetime, nodes: Collection[str] | None = None) -> QuerySet[NodeToken]:
+def get_valid(now: datetime, nodes: Collection[str] | None = None) -> QuerySet[NodeToken]:
     """Those that are taken now, of these nodes or of all."""
     rows = NodeToken.objects.filter(revoked_at=None, expires_at__gt=now).select_related("node")
     return rows if nodes is None else rows.filter(node__name__in=nodes)
 
 
-def known_nodes(names: Sequence[str]) -> dict[str, Node]:
+def get_known_nodes(names: Sequence[str]) -> dict[str, Node]:
     """The nodes of the inventory with these names."""
     return {node.name: node for node in Node.objects.inventoried().filter(name__in=names)}

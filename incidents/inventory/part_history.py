@@ -375,7 +375,7 @@ def _find_far_ends(
             shared[sighting.slot] = row
     if not shared:
         return set()
-    cables = graphs.current().topology.cables
+    cables = graphs.get_current().topology.cables
     modules = _get_modules_by_port(Port.objects.all())
     cabled = set()
     for cable in cables:

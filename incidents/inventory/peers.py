@@ -75,7 +75,7 @@ def _prepare_shown(kind: str) -> Prepared:
     return Prepared(lambda: rows.values_list("role", "key", "value").annotate(machines=Count("pk")))
 
 
-def usual(kind: str) -> dict[str, dict[str, str]]:
+def get_usual(kind: str) -> dict[str, dict[str, str]]:
     """By role: key to the value that more than half of at least three machines show. One query."""
     count: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for role, key, value, machines in _prepare_shown(kind).rows():

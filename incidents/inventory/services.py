@@ -14,7 +14,7 @@ from detectors.faults import Observation
 from incidents.inventory import part_history, peers
 from incidents.inventory.apply import Difference, apply
 from incidents.inventory.part_history import PartEntry
-from incidents.inventory.targets import pollable, target, targets
+from incidents.inventory.targets import get_target, list_pollable, list_targets
 from incidents.topology import inventory_file
 from incidents.topology.inventory_file import InventoryError
 from incidents.topology.topology import Topology
@@ -23,11 +23,11 @@ __all__ = [
     "Difference",
     "InventoryError",
     "apply",
+    "get_target",
     "learn",
+    "list_pollable",
+    "list_targets",
     "load",
-    "pollable",
-    "target",
-    "targets",
 ]
 
 

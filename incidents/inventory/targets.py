@@ -60,12 +60,12 @@ _ALL_NICS, _SOME_NICS = (
 )
 
 
-def target(name: str, kind: TargetKind = TargetKind.NODE) -> Target | None:
+def get_target(name: str, kind: TargetKind = TargetKind.NODE) -> Target | None:
     """One machine; None for one that the inventory does not hold."""
-    return next(iter(targets(kind, [name])), None)
+    return next(iter(list_targets(kind, [name])), None)
 
 
-def targets(kind: TargetKind, names: Sequence[str] | None = None) -> list[Target]:
+def list_targets(kind: TargetKind, names: Sequence[str] | None = None) -> list[Target]:
     """Those of the inventory's machines of that kind, all or the named ones, in order of name."""
     makers = {
         TargetKind.NODE: _list_nodes,
@@ -75,7 +75,7 @@ def targets(kind: TargetKind, names: Sequence[str] | None = None) -> list[Target
     return makers[kind](names)
 
 
-def pollable() -> list[str]:
+def list_pollable() -> list[str]:
     """The nodes of the inventory, in order."""
     return list(Node.objects.inventoried().order_by("name").values_list("name", flat=True))
 
@@ -122,7 +122,7 @@ def _get_declared(kind: TargetKind) -> _Declared:
     for path in _PATHS.objects() if kind is TargetKind.NODE else ():
         for role in path.roles:
             mounts[role] = (*mounts.get(role, ()), path.mount)
-    return _Declared(rows, mounts, peers.usual(kind.value))
+    return _Declared(rows, mounts, peers.get_usual(kind.value))
 
 
 def _list_nodes(names: Sequence[str] | None) -> list[Target]:
@@ -182,7 +182,7 @@ class _Cabling:
     @classmethod
     def load(cls) -> _Cabling:
         switches = {name: (role, rail) for name, role, rail in _SWITCHES.rows()}
-        return cls(graphs.current().topology, switches)
+        return cls(graphs.get_current().topology, switches)
 
     def expected_nic(self, node: str, nic: Nic) -> ExpectedNic:
         """Role, rail and speed are the cable's where the row leaves them out."""
@@ -227,7 +227,7 @@ def _list_switches(names: Sequence[str] | None) -> list[Target]:
     for port in ports:
         ports_by_switch[port.switch_id].append(port)
     declared = _get_declared(TargetKind.SWITCH)
-    cabling = _Cabling(graphs.current().topology, {})
+    cabling = _Cabling(graphs.get_current().topology, {})
     targets_of_switches = []
     for switch in switches:
         address = switch.address or switch.name

@@ -27,7 +27,7 @@ def record_question(now: datetime) -> None:
 def get_lookback(now: datetime) -> timedelta:
     """How far back the accounts are asked for: to the last answer, and as far as an event may still
     count."""
-    known = known_of()
+    known = get_source()
     if known is None or known.accounts_at is None:
         return dedup.KEPT
     since_answer = max(now - known.accounts_at, timedelta(0))
@@ -47,7 +47,7 @@ def record_answer(now: datetime, *, has_accounts: bool | None, complaint: str = 
 def _get_account_times(now: datetime) -> dict[str, datetime | None]:
     """After a long silence the first answer may lack what slurmctld still holds back: it is asked
     for again."""
-    known = known_of()
+    known = get_source()
     if known is not None and known.accounts_at is not None and now - known.accounts_at > _LATE:
         if known.accounts_back_at is None:
             return {"accounts_back_at": now}
@@ -56,23 +56,23 @@ def _get_account_times(now: datetime) -> dict[str, datetime | None]:
     return {"accounts_at": now, "accounts_back_at": None}
 
 
-def refused(complaint: str) -> None:
+def note_refusal(complaint: str) -> None:
     JobSource.objects.filter(cluster=_CLUSTER).update(complaint=complaint[:255])
 
 
 def is_silent() -> bool:
     """The last question to Slurm got no answer."""
-    known = known_of()
+    known = get_source()
     return known is not None and known.asked_at is not None and known.asked_at != known.answered_at
 
 
-def known_of() -> JobSource | None:
+def get_source() -> JobSource | None:
     return next(iter(_KNOWN.objects()), None)
 
 
-def notice() -> str:
+def get_notice() -> str:
     """What keeps an impact from being known, with what a person can do; empty: nothing."""
-    known = known_of()
+    known = get_source()
     if known is None or known.asked_at is None:
         return "Jobs are not known yet: Slurm has not been asked."
     if known.answered_at is None:

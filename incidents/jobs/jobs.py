@@ -22,7 +22,7 @@ from incidents.db.prepared import Given, Prepared
 from incidents.faults import dedup
 from incidents.models import Job, JobNode
 
-__all__ = ["RUNNING", "UNKNOWN_END", "JobRecord", "forget", "learn", "path", "running_on"]
+__all__ = ["RUNNING", "UNKNOWN_END", "JobRecord", "forget", "get_path", "get_running_on", "learn"]
 
 # No word of Slurm: it was listed as running, then not at all, and no account tells its end.
 UNKNOWN_END = "UNKNOWN"
@@ -73,7 +73,7 @@ _Key = tuple[str, str, datetime]
 _Item = TypeVar("_Item")
 
 
-def path(cluster: str, job_id: str) -> str:
+def get_path(cluster: str, job_id: str) -> str:
     """The job as a resource: `site/slurm/job/4711`."""
     return resources.job(cluster, job_id)
 
@@ -115,7 +115,7 @@ def learn(records: Iterable[JobRecord], now: datetime, *, whole_of: str = "") ->
     return len(new) + len(changed) + len(gone)
 
 
-def running_on(
+def get_running_on(
     owners: Collection[str], *, at: datetime, around: timedelta
 ) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
     """The jobs that ran on these machines within `around` of `at`, and all machines of each of
@@ -127,11 +127,11 @@ def running_on(
     alive = _get_alive(hosts, since=at - around, until=at + around)
     paths = {}
     for pk, (cluster, job_id) in alive.items():
-        paths[pk] = path(cluster, job_id)
+        paths[pk] = get_path(cluster, job_id)
     wanted = {resources.node(host) for host in hosts}
     jobs_by_machine: dict[str, set[str]] = defaultdict(set)
     machines_by_job: dict[str, set[str]] = defaultdict(set)
-    for pk, node in places(paths):
+    for pk, node in list_places(paths):
         job = paths[pk]
         machine = resources.node(node)
         machines_by_job[job].add(machine)
@@ -166,7 +166,7 @@ class JobInterval:
         return self.ended_at is None or self.ended_at >= at - around
 
 
-def intervals_on(
+def get_intervals_on(
     owners: Collection[str], *, since: datetime, until: datetime
 ) -> dict[str, list[JobInterval]]:
     """By machine, the jobs that ran there in this time. Two queries per 5,000 machines or jobs."""
@@ -175,17 +175,17 @@ def intervals_on(
     for part in _split_into_chunks(hosts):
         rows += _SPELLS.rows(hosts=part, since=since, until=until)
     machines: dict[int, set[str]] = defaultdict(set)
-    for pk, node in places({row[1] for row in rows}):
+    for pk, node in list_places({row[1] for row in rows}):
         machines[pk].add(resources.node(node))
     found: dict[str, list[JobInterval]] = defaultdict(list)
     for node, pk, cluster, job_id, started_at, ended_at in rows:
-        job_path = path(cluster, job_id)
+        job_path = get_path(cluster, job_id)
         interval = JobInterval(job_path, started_at, ended_at, frozenset(machines[pk]))
         found[resources.node(node)].append(interval)
     return found
 
 
-def alive_on(hosts: Collection[str], *, since: datetime, until: datetime) -> list[Job]:
+def list_alive_on(hosts: Collection[str], *, since: datetime, until: datetime) -> list[Job]:
     """Jobs that started before `until` and had not ended before `since` on any of these hosts
     (short names)."""
     found = sorted(_get_alive(hosts, since=since, until=until))
@@ -206,7 +206,7 @@ def _get_alive(
     return found
 
 
-def places(jobs: Collection[int]) -> Iterator[tuple[int, str]]:
+def list_places(jobs: Collection[int]) -> Iterator[tuple[int, str]]:
     """Primary keys of jobs with each of their nodes."""
     for part in _split_into_chunks(sorted(jobs)):
         yield from _PLACES.rows(jobs=part)

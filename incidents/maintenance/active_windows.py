@@ -18,7 +18,7 @@ _IN_FORCE = Prepared(
 )
 
 
-def as_window(row: Silence) -> Window:
+def make_window(row: Silence) -> Window:
     kind = WindowKind(row.kind)
     window = Window(row.pk, kind, row.reason, row.author, row.starts_at, row.ends_at)
     return replace(
@@ -30,28 +30,28 @@ def as_window(row: Silence) -> Window:
     )
 
 
-def in_force(now: datetime) -> list[Window]:
+def list_in_force(now: datetime) -> list[Window]:
     """By the clock: one whose time has passed keeps nothing, whether or not a sweep has ended it
     yet."""
-    return [as_window(row) for row in _IN_FORCE.objects(now=now)]
+    return [make_window(row) for row in _IN_FORCE.objects(now=now)]
 
 
-def maintained(now: datetime) -> dict[str, str]:
+def get_maintained(now: datetime) -> dict[str, str]:
     """Node by name, and the maintenance that it is under, as a sentence: no repair acts on
     these."""
     found = {}
-    for window in in_force(now):
+    for window in list_in_force(now):
         if window.kind is WindowKind.MAINTENANCE:
             for owner in window.machines:
                 host = resources.host_of(owner)
                 if host is not None:
                     found[host] = (
-                        f"{host} is under maintenance {until(window)} ({window.author}:"
+                        f"{host} is under maintenance {format_end(window)} ({window.author}:"
                         f" {window.reason})"
                     )
     return found
 
 
-def until(window: Window) -> str:
+def format_end(window: Window) -> str:
     """For a sentence: when the window ends."""
     return f"until {moment(window.ends_at)}" if window.ends_at is not None else "until it is ended"

@@ -25,9 +25,9 @@ from incidents.evaluation.windows import (
     Problem,
     Window,
     WindowPlace,
+    get_review_time,
     judge,
     problems,
-    review_of,
 )
 from incidents.inventory import graphs
 from incidents.maintenance import active_windows, silences
@@ -79,7 +79,7 @@ class Preview:
         return f"{kept} {self.partly_count} more reach beyond it and would be told all the same."
 
 
-def known(fault_type: str = "") -> KnownNames:
+def get_known_names(fault_type: str = "") -> KnownNames:
     """What patterns can be about: the inventory, what stands now, and the catalogue."""
     catalog = fault_catalog.load()
     standing = set(Fault.objects.active().values_list("resource", "fault_type"))
@@ -107,14 +107,14 @@ def _get_path(name: str, there: KnownNames) -> str:
     return next((path for path in choices if path in there.resources), choices[0])
 
 
-def refusals(draft: Draft, now: datetime) -> list[Problem]:
+def list_refusals(draft: Draft, now: datetime) -> list[Problem]:
     """What stands against it, as things are now."""
-    return problems(draft, known(draft.fault_type), now)
+    return problems(draft, get_known_names(draft.fault_type), now)
 
 
 def plan(draft: Draft, *, author: str, now: datetime) -> PlannedWindow | NotPlanned:
     """Makes the window. It is in force at once when its start has come."""
-    found = refusals(draft, now)
+    found = list_refusals(draft, now)
     if found:
         return NotPlanned(tuple(found))
     with transaction.atomic():
@@ -127,9 +127,9 @@ def plan(draft: Draft, *, author: str, now: datetime) -> PlannedWindow | NotPlan
         row.starts_at = draft.starts_at
         row.began_at = now if draft.starts_at <= now else None
         row.ends_at = draft.ends_at
-        row.review_at = review_of(draft)
+        row.review_at = get_review_time(draft)
         row.save()
-        window = active_windows.as_window(row)
+        window = active_windows.make_window(row)
         title = f"Window {row.pk}, a {window.what}, {_format_times(row)}"
         text = f"{title}: made by {author} ({row.reason})."
         _remember(row.pk, text, author, now)
@@ -159,7 +159,9 @@ def change(
         _make_draft(row), ends_at=ends_at, review_at=review_at, reason=reason.strip() or row.reason
     )
     matter = {DraftField.ENDS_AT, DraftField.REVIEW_AT, DraftField.REASON}
-    found = [problem for problem in problems(draft, known(), now) if problem.field in matter]
+    found = [
+        problem for problem in problems(draft, get_known_names(), now) if problem.field in matter
+    ]
     if found:
         return NotPlanned(tuple(found))
     with transaction.atomic():
@@ -202,15 +204,15 @@ def end(silence_id: int, *, actor: str, now: datetime) -> PlannedWindow | Refuse
 def preview(draft: Draft, now: datetime) -> Preview:
     """What it would keep from people, with the windows in force, as if it had begun."""
     window = replace(draft.window(), starts_at=now, ends_at=None)
-    peer = graphs.current().peer
-    others = active_windows.in_force(now)
+    peer = graphs.get_current().peer
+    others = active_windows.list_in_force(now)
     places: dict[tuple[int, str], list[WindowPlace]] = defaultdict(list)
     links = IncidentFault.objects.filter(
         fault__is_active=True, incident__state__in=[state.value for state in OPEN]
     )
     for link in links.filter(incident__silence=None).select_related("fault", "incident"):
         incident = (link.incident_id, link.incident.title)
-        places[incident].append(silences.place(link.fault, peer))
+        places[incident].append(silences.get_place(link.fault, peer))
     kept, partly = [], []
     for incident, fault_places in places.items():
         if not any(window.covers(place) for place in fault_places):
@@ -220,16 +222,16 @@ def preview(draft: Draft, now: datetime) -> Preview:
         else:
             partly.append(incident)
     active = Fault.objects.active().iterator()
-    fault_count = sum(window.covers(silences.place(fault, peer)) for fault in active)
+    fault_count = sum(window.covers(silences.get_place(fault, peer)) for fault in active)
     kept_shown = tuple(kept[:_SHOWN])
     partly_shown = tuple(partly[:_SHOWN])
     return Preview(kept_shown, partly_shown, len(kept), len(partly), fault_count)
 
 
-def history(silence_id: int) -> QuerySet[Decision]:
+def get_history(silence_id: int) -> QuerySet[Decision]:
     """What was done with a window, and what it kept."""
     return (
-        Decision.objects.filter(rule=silences.rule(silence_id))
+        Decision.objects.filter(rule=silences.get_rule(silence_id))
         .select_related("incident")
         .order_by("id")
     )
@@ -244,7 +246,7 @@ def _refuse_ended(silence_id: int, row: Silence | None) -> Refused:
 
 
 def _make_draft(row: Silence) -> Draft:
-    window: Window = active_windows.as_window(row)
+    window: Window = active_windows.make_window(row)
     draft = Draft(
         kind=window.kind,
         reason=row.reason,
@@ -263,7 +265,7 @@ def _make_draft(row: Silence) -> Draft:
 
 def _get_review_time(draft: Draft, now: datetime) -> datetime | None:
     """Counted from now: whoever changes a window vouches for it."""
-    return review_of(replace(draft, starts_at=max(draft.starts_at, now)))
+    return get_review_time(replace(draft, starts_at=max(draft.starts_at, now)))
 
 
 def _format_times(row: Silence) -> str:
@@ -274,7 +276,7 @@ def _format_times(row: Silence) -> str:
 
 
 def _remember(window: int, text: str, actor: str, now: datetime) -> None:
-    rule = silences.rule(window)
+    rule = silences.get_rule(window)
     Decision.objects.create(
         kind=Decision.Kind.SILENCED,
         rule=rule,

@@ -26,7 +26,7 @@ _WAITING = Prepared(
 )
 
 
-def due(now: datetime) -> list[FaultEvent]:
+def list_due(now: datetime) -> list[FaultEvent]:
     """Beginnings and ends of the question whether a window is still right. Two queries."""
     asked = set(_ASKED.values())
     waiting = {f"{_PATH}{row.pk}": row for row in _WAITING.objects(now=now)}
@@ -42,7 +42,7 @@ def due(now: datetime) -> list[FaultEvent]:
 
 
 def _format_question(row: Silence) -> str:
-    window = active_windows.as_window(row)
+    window = active_windows.make_window(row)
     ends = moment((row.review_at or row.starts_at) + ANSWERED_WITHIN)
     since = moment(row.starts_at)
     question = f"{row.author}, is window {row.pk} still right?"

@@ -27,7 +27,7 @@ from incidents.evaluation.windows import (
     judge,
 )
 from incidents.inventory import graphs
-from incidents.maintenance.active_windows import as_window, in_force, until
+from incidents.maintenance.active_windows import format_end, list_in_force, make_window
 from incidents.models import Decision, Fault, Incident, IncidentFault, Silence
 from incidents.state import outbox
 from incidents.state.batch import TriageBatch
@@ -41,7 +41,7 @@ from incidents.vocabulary.lifecycle import OPEN
 _OPEN = [state.value for state in OPEN]
 
 
-def rule(window: int) -> str:
+def get_rule(window: int) -> str:
     """What the decisions of one window have in common."""
     return f"window:{window}"
 
@@ -59,7 +59,7 @@ def apply(batch: TriageBatch) -> None:
     cases = [
         case for case in batch.incidents.values() if case.is_new or case.row.silence_id is not None
     ]
-    _judge(cases, in_force(batch.now) if cases else [], batch)
+    _judge(cases, list_in_force(batch.now) if cases else [], batch)
 
 
 def end_due(now: datetime) -> list[Change]:
@@ -76,7 +76,7 @@ def end_due(now: datetime) -> list[Change]:
         _get_due(now, asked).filter(review_at__lte=asked).update(ended_at=now, ended_by=KINTSUGI)
         begun = list(_get_due(now, asked).filter(began_at=None))
         Silence.objects.filter(pk__in=[row.pk for row in begun]).update(began_at=now)
-        return reconsider(now, begun=[as_window(row) for row in begun])
+        return reconsider(now, begun=[make_window(row) for row in begun])
 
 
 def _get_due(now: Moment, asked: Moment) -> QuerySet[Silence]:
@@ -105,7 +105,12 @@ def reconsider(now: datetime, *, begun: Sequence[Window] = ()) -> list[Change]:
     if not ids:
         return []
     batch = TriageBatch(fault_catalog.load(), now)
-    _judge(load_incidents(batch, ids), in_force(now), batch, begun={window.key for window in begun})
+    _judge(
+        load_incidents(batch, ids),
+        list_in_force(now),
+        batch,
+        begun={window.key for window in begun},
+    )
     persist(batch)
     return batch.changes
 
@@ -114,19 +119,19 @@ def _find_touched_incidents(begun: Sequence[Window]) -> set[int]:
     """Incidents that people know of, with a standing fault that one of these covers."""
     if not begun:
         return set()
-    peer = graphs.current().peer
+    peer = graphs.get_current().peer
     links = IncidentFault.objects.filter(
         fault__is_active=True, incident__state__in=_OPEN, incident__silence__isnull=True
     ).select_related("fault")
     incidents = set()
     for link in links:
-        fault_place = place(link.fault, peer)
+        fault_place = get_place(link.fault, peer)
         if any(window.covers(fault_place) for window in begun):
             incidents.add(link.incident_id)
     return incidents
 
 
-def place(fault: Fault, peer: Callable[[str], str | None]) -> WindowPlace:
+def get_place(fault: Fault, peer: Callable[[str], str | None]) -> WindowPlace:
     return WindowPlace(fault.fault_type, fault.resource, peer(fault.resource) or "")
 
 
@@ -136,11 +141,11 @@ def _judge(
     batch: TriageBatch,
     begun: Collection[int] = (),
 ) -> None:
-    peer = graphs.current().peer if windows else lambda resource: None
+    peer = graphs.get_current().peer if windows else lambda resource: None
     keys = {window.key for window in windows}
     for case in cases:
         faults = _list_standing(case)
-        judged = judge([place(fault.row, peer) for fault in faults], windows, batch.now)
+        judged = judge([get_place(fault.row, peer) for fault in faults], windows, batch.now)
         is_kept = case.row.silence_id is not None
         if isinstance(judged, Kept):
             if case.is_new or is_kept or judged.window.key in begun:
@@ -168,7 +173,8 @@ def _keep(case: IncidentCase, window: Window, batch: TriageBatch) -> None:
         return
     was_told = case.row.silence_id is None and not case.is_new
     case.row.silence_id, case.is_changed = window.key, True
-    text = f"Kept from people {until(window)}: {window.what} by {window.author} ({window.reason})."
+    origin = f"{window.what} by {window.author} ({window.reason})"
+    text = f"Kept from people {format_end(window)}: {origin}."
     if window.kind is WindowKind.MAINTENANCE:
         text += " No repair starts there meanwhile."
     case.entries.append(TimelineNote("silenced", text, batch.now))
@@ -183,7 +189,7 @@ def _keep(case: IncidentCase, window: Window, batch: TriageBatch) -> None:
 def _announce(case: IncidentCase, cause: FaultCase, batch: TriageBatch) -> None:
     """Told once: since when it stands, under which window it was kept, and why it is told now."""
     row = Silence.objects.get(pk=case.row.silence_id or 0)
-    window = as_window(row)
+    window = make_window(row)
     if window.is_in_force(batch.now):
         why = f"{batch.format_fault(cause.row)} is not part of it"
     else:
@@ -208,10 +214,10 @@ def _make_decision(
     kind: Decision.Kind, case: IncidentCase, window: int, text: str, now: datetime
 ) -> Decision:
     return Decision(
-        incident=case.row, kind=kind, rule=rule(window), text=text[:500], recorded_at=now
+        incident=case.row, kind=kind, rule=get_rule(window), text=text[:500], recorded_at=now
     )
 
 
-def kept_now() -> int:
+def count_kept() -> int:
     """How many open incidents are kept from people."""
     return Incident.objects.filter(silence__isnull=False, state__in=_OPEN).count()

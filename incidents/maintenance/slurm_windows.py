@@ -19,7 +19,7 @@ from django.db.models import F, Q, QuerySet
 from detectors import resources
 from incidents.db import upsert
 from incidents.db.prepared import Given, Prepared
-from incidents.evaluation.windows import SETTLING, Draft, WindowKind, review_of
+from incidents.evaluation.windows import SETTLING, Draft, WindowKind, get_review_time
 from incidents.maintenance import active_windows, silences
 from incidents.models import Incident, PlannedWork, Silence
 from incidents.polling import polling
@@ -71,7 +71,7 @@ def follow(told: Sequence[Followed], now: datetime, *, of: str) -> None:
         left = [row for row in rows if row.pk not in gone]
         begun = [row for row in left if _has_changed(row, wanted[row.origin], now)]
         begun += [_create_window(window, now) for window in _list_missing(wanted, left, of)]
-        windows = [active_windows.as_window(row) for row in begun]
+        windows = [active_windows.make_window(row) for row in begun]
         in_force = [window for window in windows if window.is_in_force(now)]
         silences.reconsider(now, begun=in_force)
 
@@ -244,4 +244,6 @@ def _create_window(window: Followed, now: datetime) -> Silence:
 
 
 def _get_review_time(window: Followed) -> datetime | None:
-    return review_of(Draft(WindowKind.MAINTENANCE, window.reason, window.starts_at, window.ends_at))
+    return get_review_time(
+        Draft(WindowKind.MAINTENANCE, window.reason, window.starts_at, window.ends_at)
+    )

@@ -41,7 +41,7 @@ class Either:
         raise LookupError(f"no notifier serves {channel}")
 
 
-def chosen(asks: Callable[[Message], Ask | None] = lambda _: None) -> Notifier:
+def choose(asks: Callable[[Message], Ask | None] = lambda _: None) -> Notifier:
     """Slack when SLACK_BOT_TOKEN and SLACK_CHANNEL are set, the log otherwise. One per process.
 
     `asks`: what people may answer with a click, where clicks are taken.

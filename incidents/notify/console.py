@@ -43,12 +43,12 @@ class ConsoleNotifier:
 
     def post(self, message: Message) -> Posted:
         self._say_so_once()
-        _log.info("%s", line(message.content))
+        _log.info("%s", format_line(message.content))
         return Delivered(ts=f"{message.key.incident}.{message.key.sequence}.{next(self._ids)}")
 
     def update(self, message: Message, ts: str) -> Posted:
         self._say_so_once()
-        _log.info("%s", line(message.content))
+        _log.info("%s", format_line(message.content))
         return Delivered(ts=ts)
 
     def find(self, message: Message, attempted_at: datetime) -> Found:
@@ -61,7 +61,7 @@ class ConsoleNotifier:
             _log.warning(self._notice)
 
 
-def line(content: Content) -> str:
+def format_line(content: Content) -> str:
     """One line for a log."""
     if isinstance(content, Reply):
         return f"Incident #{content.incident}: {content.text}"

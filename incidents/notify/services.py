@@ -123,7 +123,7 @@ def send(
     return SendOutcome(result, reason, next_id, next_at)
 
 
-def troubles(now: datetime) -> list[str]:
+def list_troubles(now: datetime) -> list[str]:
     """Sentences for people: which channels take no messages, since what, and what to do. Empty: all
     is well."""
     waiting = Notification.objects.filter(channel=OuterRef("name")).exclude(state=_State.SENT)
@@ -225,7 +225,7 @@ def _deliver(
         return _ask(row, message(), notifier, must_look=must_look)
     except Exception as error:  # noqa: BLE001 - one notification: its row keeps what happened, the next is sent
         _log.exception("notification %s could not be sent", row.pk)
-        return _Attempt(OutcomeUnknown(f"{own_errors.described(error)}."), is_unsure=True)
+        return _Attempt(OutcomeUnknown(f"{own_errors.describe(error)}."), is_unsure=True)
 
 
 def _ask(row: Notification, message: Message, notifier: Notifier, *, must_look: bool) -> _Attempt:

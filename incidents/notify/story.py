@@ -76,7 +76,7 @@ QUIET = (
 )
 
 
-def console_url(incident: int) -> str:
+def get_console_url(incident: int) -> str:
     """The incident's page in the console."""
     return _get_page_url(f"/incidents/incident/{incident}/change/")
 
@@ -139,7 +139,7 @@ def card(incident: Incident, *, now: datetime, run_words: RunWords = no_run) -> 
     active = Count("pk", filter=Q(fault__is_active=True))
     faults = incident.members.aggregate(joined=Count("pk"), active=active)
     asks = incident.is_open and bool(incident.needs_human)
-    impact_tally = impact.tally(incident)
+    impact_tally = impact.get_tally(incident)
     impact_text = impact_tally.words() if impact_tally is not None else ""
     asked = incident.needs_human if asks else ASKED[state]
     latest_text = "" if latest in does else latest
@@ -190,7 +190,7 @@ def _describe_incident(incident: Incident) -> dict[str, Any]:
         "where": where,
         "component": component,
         "channels": channels,
-        "url": console_url(incident.pk),
+        "url": get_console_url(incident.pk),
     }
 
 

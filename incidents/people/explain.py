@@ -95,7 +95,7 @@ class _Reader:
         of_gpus = [link.fault for link in members if "/gpu/" in link.fault.resource]
         hosts = {resources.host_of(fault.owner) for fault in of_gpus}
         known_hosts = [host for host in hosts if host is not None]
-        self._gpus: Mapping[str, int] = aliases.gpu_indexes(known_hosts)
+        self._gpus: Mapping[str, int] = aliases.get_gpu_indexes(known_hosts)
         self._sources = _load_sources(incident)
 
     def root(self) -> RootAccount | None:

@@ -58,8 +58,8 @@ def wider(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
     A query of the inventory's revision, one or two of jobs, one of incidents, and where there are
     any one of faults.
     """
-    machine, graph = resources.node(node), graphs.current()
-    jobs_by_machine, machines_by_job = jobs.running_on({machine}, at=now, around=_AROUND)
+    machine, graph = resources.node(node), graphs.get_current()
+    jobs_by_machine, machines_by_job = jobs.get_running_on({machine}, at=now, around=_AROUND)
     facility = {ALL_NODES, *graph.feeds_of(machine), graph.rack_of(machine) or ALL_NODES}
     others = {MANAGEMENT, *graph.switches_of(machine)}
     others |= graph.management_switches_of(machine)
@@ -138,8 +138,8 @@ def _are_related(
     by: Iterable[Relation], cause: FaultView, effect: FaultView, around: Surroundings
 ) -> bool:
     for relation in by:
-        cause_keys = relations.keys(relation, Side.CAUSE, cause, around)
-        effect_keys = relations.keys(relation, Side.EFFECT, effect, around)
+        cause_keys = relations.get_keys(relation, Side.CAUSE, cause, around)
+        effect_keys = relations.get_keys(relation, Side.EFFECT, effect, around)
         if cause_keys & effect_keys:
             return True
     return False

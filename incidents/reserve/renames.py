@@ -137,7 +137,7 @@ def rename(old: str, new: str, *, actor: str, why: str, now: datetime) -> str:
     text = f"{old} is called {new} from now on, says {actor}: {why}"
     for incident in Incident.objects.open().filter(node=node):
         record(incident.pk, kind="renamed", text=text, actor=actor, now=now)
-    graphs.changed()
+    graphs.mark_changed()
     transaction.on_commit(graphs.forget)
     return text
 

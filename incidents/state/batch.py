@@ -93,7 +93,9 @@ class TriageBatch:
             }
             owners -= self._looked_up
             self._looked_up |= owners
-            self._gpus.update(aliases.gpu_indexes({owner.partition("/")[2] for owner in owners}))
+            self._gpus.update(
+                aliases.get_gpu_indexes({owner.partition("/")[2] for owner in owners})
+            )
         return wording.resource(path, self._gpus)
 
     def format_fault(self, row: Fault) -> str:

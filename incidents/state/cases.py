@@ -175,9 +175,9 @@ class FaultCase:
 
     def changed(self, at: datetime, limits: FlapLimits = USUAL) -> None:
         """One change of state more, and how much the fault flaps by it."""
-        changes = flapping.with_change(flapping.read(self.row.changes_at), at)
-        self.row.changes_at = flapping.stored(changes)
-        self.row.flap_percent = flapping.percent(changes, changes[-1], limits)
+        changes = flapping.add_change(flapping.read(self.row.changes_at), at)
+        self.row.changes_at = flapping.format_changes(changes)
+        self.row.flap_percent = flapping.compute_percent(changes, changes[-1], limits)
         self.is_changed = True
 
 

@@ -98,16 +98,16 @@ def read_nearby(
         for relation in rule.relations
     }
     with_jobs = {view.owner for relation, _, view in asked if relation is Relation.SAME_JOB}
-    on, of_jobs = jobs.running_on(with_jobs, at=now, around=window) if with_jobs else ({}, {})
+    on, of_jobs = jobs.get_running_on(with_jobs, at=now, around=window) if with_jobs else ({}, {})
     windows = (
         _get_windows(now)
         if any(relation is Relation.SAME_MAINTENANCE for relation, _, _ in asked)
         else {}
     )
     around = Surroundings(
-        graphs.current(), {**on, **_get_jobs_by_machine(of_jobs)}, of_jobs, windows
+        graphs.get_current(), {**on, **_get_jobs_by_machine(of_jobs)}, of_jobs, windows
     )
-    found = {one: relations.owners(*one, around) for one in asked}
+    found = {one: relations.get_owners(*one, around) for one in asked}
     near = {view.owner for view in views}.union(*found.values())
     return Nearby(near, around, _get_reach(known, views, found, around))
 
@@ -126,7 +126,7 @@ def _get_reach(
             for relation in rule.relations:
                 one = (relation, side, view)
                 if one not in found:
-                    found[one] = relations.owners(relation, side, view, around)
+                    found[one] = relations.get_owners(relation, side, view, around)
                 reach.ask(rule, Side.CAUSE if side is Side.EFFECT else Side.EFFECT, found[one])
     return reach
 

@@ -37,7 +37,7 @@ def lock_neighbourhood(
     `by_pod` False: anywhere in any case. What belongs to no pod, as a spine, locks all.
     """
     if by_pod and upsert.is_postgresql():
-        get_pod = graphs.current().pod_of
+        get_pod = graphs.get_current().pod_of
         pods = {get_pod(resources.owner(resource)) for _, resource in faults}
         pods |= {get_pod(machine) for machine in reached}
         if "" not in pods and len(pods) <= _MOST_PODS:

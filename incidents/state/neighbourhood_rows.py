@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.db.models import Exists, OuterRef, Q
 
 from detectors.catalog.catalog import Catalog
-from incidents.db.prepared import Given, Prepared, instance
+from incidents.db.prepared import Given, Prepared, make_instance
 from incidents.models import Fault, Incident, IncidentFault
 from incidents.state.near_incidents import NearFault, NearIncident
 from incidents.state.nearby import Nearby
@@ -115,7 +115,7 @@ class Member(NamedTuple):
         return pk
 
     def row(self) -> Fault:
-        return instance(Fault, _FAULT, self.columns)
+        return make_instance(Fault, _FAULT, self.columns)
 
 
 def open_near(near: Nearby) -> set[int]:

@@ -103,7 +103,7 @@ def _write_faults(cases: Sequence[FaultCase]) -> None:
     upsert.add_repeats(repeats)
     changed = [case.row for case in cases if case.is_changed and not case.is_new]
     changed.sort(key=lambda row: row.fingerprint)
-    upsert.change(changed, _FAULT_COLUMNS)
+    upsert.update_columns(changed, _FAULT_COLUMNS)
     new = [case for case in cases if case.is_new]
     for case in new:
         case.row.count, case.row.excerpts = case.added, len(case.excerpts)
@@ -113,7 +113,7 @@ def _write_faults(cases: Sequence[FaultCase]) -> None:
 
 def _list_excerpts(case: FaultCase) -> list[upsert.Excerpt]:
     before = 0 if case.is_new else case.excerpts_before
-    slots = upsert.slots(before, len(case.excerpts))
+    slots = upsert.choose_slots(before, len(case.excerpts))
     return [upsert.Excerpt(case.row.pk, slot, *case.excerpts[index]) for index, slot in slots]
 
 
@@ -122,9 +122,9 @@ def _write_incidents(incidents: Sequence[IncidentCase], now: datetime) -> None:
     for incident in changed:
         incident.row.root_fault = incident.root.row
         incident.row.updated_at = now
-    upsert.change([incident.row for incident in changed], _INCIDENT_COLUMNS)
+    upsert.update_columns([incident.row for incident in changed], _INCIDENT_COLUMNS)
     role_changes = chain.from_iterable(incident.role_changes for incident in incidents)
-    upsert.change_roles(
+    upsert.update_roles(
         [(case.row.pk, role, rule, why) for case, role, rule, why in role_changes if case.row.pk]
     )
     links = [link for incident in incidents for link in _make_links(incident, now)]

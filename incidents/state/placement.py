@@ -224,7 +224,7 @@ def _absorb_effects(batch: TriageBatch, fault: FaultCase, incident: IncidentCase
     causes = [fault]
     while causes:
         cause = causes.pop(0)
-        symptoms = engine.symptoms(
+        symptoms = engine.list_symptoms(
             cause.view(),
             batch.index,
             _get_setting(batch),

@@ -25,7 +25,7 @@ def counting() -> tuple[AggregationRule, ...]:
 
 def counted_by_job() -> frozenset[str]:
     """The fault types of which each sighting counts, and not only the fault."""
-    return aggregation_rules.types_by_time(*_list_folders())
+    return aggregation_rules.get_types_by_time(*_list_folders())
 
 
 def _list_folders() -> tuple[Path, ...]:

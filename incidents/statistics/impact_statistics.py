@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from detectors.faults import Component
-from incidents.evaluation.impact_rules import shares
+from incidents.evaluation.impact_rules import compute_shares
 from incidents.models import IncidentJob
 from incidents.statistics.statistics import NOT_FAILURES
 
@@ -68,7 +68,7 @@ def figures(since: datetime, until: datetime) -> ImpactFigures:
         losses.append((row.incident_id, row.job_id, row.gpu_hours_lost))
         if not row.is_estimate:
             exact.add(row.job_id)
-    hours_by_incident = shares(losses)
+    hours_by_incident = compute_shares(losses)
     total = sum(hours_by_incident.values()) if losses else None
     jobs = {row.job_id for row in rows}
     people = {row.job.user for row in rows}

@@ -126,14 +126,16 @@ class Aggregation:
     def _get_places(self, rule: AggregationRule, cases: Sequence[FaultCase]) -> set[str]:
         places: set[str] = set()
         for case in cases:
-            places |= symptom_counts.places_of(rule, case.view(), self.surroundings)
+            places |= symptom_counts.get_places(rule, case.view(), self.surroundings)
         return places
 
     def _get_places_of_repairs(self, rule: AggregationRule) -> set[str]:
         places: set[str] = set()
         if rule.hold_at:
             for case in _get_repairs(self.came):
-                places |= symptom_counts.places_of_machine(rule, case.row.owner, self.surroundings)
+                places |= symptom_counts.get_places_of_machine(
+                    rule, case.row.owner, self.surroundings
+                )
         return places
 
     def _get_end_of_window(
@@ -157,7 +159,7 @@ class Aggregation:
         if rule.counts is Counts.JOBS:
             seen_again = {case.row.fingerprint: case.row.last_seen_at for case in self.again}
             symptoms = job_intervals.split_by_time(rule, symptoms, seen_again, since=since)
-        return symptom_counts.by_place(rule, symptoms, self.surroundings)
+        return symptom_counts.group_by_place(rule, symptoms, self.surroundings)
 
     def _conclude(self, count: SymptomCount, symptoms: Mapping[str, Sequence[Symptom]]) -> None:
         self.explained |= {symptom.fingerprint for symptom in symptoms[count.place]}
@@ -185,7 +187,7 @@ class Aggregation:
             f"{shown} show the same kind of fault within {duration(rule.window)}: {place} itself"
             " may be the cause."
         )
-        machines = symptom_counts.machines_behind(count.place, self.surroundings)
+        machines = symptom_counts.get_machines_behind(count.place, self.surroundings)
         is_believed = count.believed >= rule.hold_at
         return Suspicion(
             machines=machines,
@@ -219,11 +221,11 @@ def load_surroundings(
     rules: Iterable[AggregationRule], came: Sequence[FaultCase], now: datetime
 ) -> Surroundings:
     """The site as wired; the jobs too where a rule asks for them."""
-    graph = graphs.current()
+    graph = graphs.get_current()
     if not any(rule.relation is Relation.SAME_JOB for rule in rules):
         return Surroundings(graph)
     owners = {case.row.owner for case in came}
-    _, machines_of = jobs.running_on(owners, at=now, around=AROUND_JOBS)
+    _, machines_of = jobs.get_running_on(owners, at=now, around=AROUND_JOBS)
     jobs_on: dict[str, set[str]] = defaultdict(set)
     for job, machines in machines_of.items():
         for machine in machines:
@@ -295,7 +297,7 @@ def find_ended(now: datetime) -> list[FaultEvent]:
 
 def _is_still_shown(row: Fault, rules: Sequence[AggregationRule], batch: TriageBatch) -> bool:
     """Half of what made it active keeps it so, or what else the rule says."""
-    surroundings = Surroundings(graphs.current())
+    surroundings = Surroundings(graphs.get_current())
     for rule in rules:
         if rule.concludes != row.fault_type:
             continue
@@ -303,7 +305,7 @@ def _is_still_shown(row: Fault, rules: Sequence[AggregationRule], batch: TriageB
             continue
         symptoms = active_symptoms.read_standing(rule, row.resource, surroundings, batch=batch)
         left = symptom_counts.count_affected(rule, row.resource, symptoms, surroundings)
-        total = symptom_counts.size(rule, row.resource, surroundings)
+        total = symptom_counts.count_expected(rule, row.resource, surroundings)
         fewest = rule.needed(total) * rule.clears_below
         if left >= max(1.0, fewest):
             return True
@@ -322,7 +324,7 @@ def _aggregate_outlasted(batch: TriageBatch, rows: Sequence[Fault]) -> list[Faul
     if not rows:
         return []
     came = [batch.case(row) for row in rows]
-    aggregation = Aggregation(batch, came, (), Surroundings(graphs.current()))
+    aggregation = Aggregation(batch, came, (), Surroundings(graphs.get_current()))
     for rule in site_rules.counting():
         if rule.outlasted:
             aggregation.evaluate(rule)

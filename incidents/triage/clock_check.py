@@ -54,7 +54,7 @@ def check_clocks(
     checked = []
     for item in (*items, *clock_faults):
         is_live = boots.get(item.event.event_id) is Boot.THIS
-        ordered = redate(item, clocks.dated(item.event, is_live=True)) if is_live else item
+        ordered = redate(item, clocks.get_date(item.event, is_live=True)) if is_live else item
         checked.append(_add_history(ordered, names.node_of(item.owner), repairs))
     return grace_periods.apply_grace(checked, now)
 

@@ -209,7 +209,7 @@ def _clear(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) ->
         placement.clear_fault(batch, case, item.event.occurred_at, verdict.reason)
         return
     case.changed(item.event.occurred_at, item.limits)
-    steady_at = flapping.over_at(flapping.read(case.row.changes_at), item.limits)
+    steady_at = flapping.get_end(flapping.read(case.row.changes_at), item.limits)
     case.row.clears_at = max(steady_at, batch.now)
 
 

@@ -37,7 +37,7 @@ def deduplicate(items: Sequence[Item]) -> tuple[list[Item], list[Change]]:
     not twice.
     """
     keys = sorted({key for item in items for key in item.keys})
-    known = upsert.known(keys)
+    known = upsert.get_known(keys)
     new = []
     ignored: Counter[str] = Counter()
     for item in items:

@@ -78,7 +78,7 @@ class Machines:
 def load_machines(owned: Iterable[str], now: datetime) -> Machines:
     """The machines at both ends of these resources. Four small queries; none of them grows with the
     site."""
-    topology = graphs.current().topology
+    topology = graphs.get_current().topology
     ends = {resource: frozenset(topology.ends(resource)) for resource in owned}
     owners = {owner for machines in ends.values() for owner in machines}
     names = {host for host in map(resources.host_of, owners) if host is not None}

@@ -74,7 +74,7 @@ def split_by_time(
     owners = {symptom.fault.owner for symptom in sightings}
     begins_at = min(symptom.at for symptom in sightings) - APART
     ends_at = max(symptom.at for symptom in sightings) + APART
-    intervals_on = jobs.intervals_on(owners, since=begins_at, until=ends_at)
+    intervals_on = jobs.get_intervals_on(owners, since=begins_at, until=ends_at)
     machines = set(owners)
     for intervals in intervals_on.values():
         machines.update(*(interval.machines for interval in intervals))

@@ -119,7 +119,7 @@ def _make_item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
     if not event.excerpt.isprintable():
         event = replace(event, excerpt=clean(event.excerpt))
     quiet = kind.quiet if kind.clears is ClearRule.AFTER_QUIET else None
-    dated = clocks.dated(event)
+    dated = clocks.get_date(event)
     if dated.order_at != event.occurred_at:
         event = replace(event, occurred_at=dated.order_at)
     identity = fingerprint(resource, event.fault_type, event.qualifier)

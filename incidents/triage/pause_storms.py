@@ -10,7 +10,7 @@ from datetime import datetime
 
 from detectors.faults import EventKind, FaultEvent
 from incidents.correlation.conclusions import CONCLUDED_BY, make_conclusion
-from incidents.correlation.pause_frames import CARD_STORM, SOURCE, STORM, sources
+from incidents.correlation.pause_frames import CARD_STORM, SOURCE, STORM, find_sources
 from incidents.inventory import graphs
 from incidents.models import Fault
 from incidents.state.batch import TriageBatch
@@ -37,7 +37,7 @@ def conclude(batch: TriageBatch, came: Iterable[FaultCase]) -> list[FaultEvent]:
             active.discard(fault)
     paused = {resource for fault_type, resource in active if fault_type == STORM}
     events = []
-    for card, ports in sorted(sources(paused, graphs.current()).items()):
+    for card, ports in sorted(find_sources(paused, graphs.get_current()).items()):
         is_known = (SOURCE, card) in active or (CARD_STORM, card) in active
         if not is_known:
             text = _format_evidence(batch, card, ports)
@@ -50,7 +50,7 @@ def find_ended(rows: Collection[Fault], now: datetime) -> list[FaultEvent]:
     if not rows:
         return []
     still = Fault.objects.active().filter(fault_type=STORM).values_list("resource", flat=True)
-    found = sources(set(still), graphs.current())
+    found = find_sources(set(still), graphs.get_current())
     text = "no port stands still because of it any more"
     return [
         _make_event(EventKind.CLEARED, row.resource, text, now)

@@ -22,7 +22,7 @@ def put_event_aside(event: FaultEvent, error: Exception, now: datetime) -> Chang
         text = str(error)
     else:
         _log.error("An event cannot be counted.", exc_info=error)
-        text = own_errors.described(error)
+        text = own_errors.describe(error)
     return _put_aside(key(event.event_id), storable(to_wire(event)), text, now)
 
 

@@ -87,7 +87,7 @@ class _RepeatCount:
         is_apart = item.event.observed_at - self.observed_at >= 2 * clocks.TOLERANCE
         if not (item.dated.may_be_late and is_apart and clocks.is_usual(item.event, self.lag)):
             return item
-        return redate(item, clocks.dated(item.event, is_live=True))
+        return redate(item, clocks.get_date(item.event, is_live=True))
 
     def add(self, item: Item) -> None:
         event = item.event
@@ -208,6 +208,6 @@ def _write(repeats: Sequence[_RepeatCount]) -> None:
     upsert.add_repeats([repeat.get_row() for repeat in repeats])
     excerpts = []
     for repeat in repeats:
-        for index, slot in upsert.slots(repeat.excerpts_before, len(repeat.excerpts)):
+        for index, slot in upsert.choose_slots(repeat.excerpts_before, len(repeat.excerpts)):
             excerpts.append(upsert.Excerpt(repeat.fault, slot, *repeat.excerpts[index]))
     upsert.put_excerpts(excerpts)

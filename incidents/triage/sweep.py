@@ -263,7 +263,7 @@ def _list_no_longer_waiting(
     """
     due: list[Fault] = []
     later: dict[datetime, list[int]] = defaultdict(list)
-    is_overloaded = overload.suspends(now)
+    is_overloaded = overload.is_suspending(now)
     for row in held:
         until = machines.waits_until(row.resource, _get_period(row), now)
         if until is None and is_overloaded and row.fault_type in UNREACHABLE:

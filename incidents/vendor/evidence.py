@@ -138,7 +138,7 @@ def _describe_topology(case: VendorCase) -> list[str]:
     node = Node.objects.filter(name=name).first()
     if node is None:
         return []
-    wired = graphs.current()
+    wired = graphs.get_current()
     lines = [f"{name}: serial {node.serial or 'not known'}, pod {node.pod}, rack {node.rack}"]
     for gpu in Gpu.objects.filter(node=node):
         serial = gpu.serial or "not known"

@@ -58,7 +58,7 @@ def revoke(pk: int, *, actor: str, now: datetime) -> str | Refused:
 def revoke_all(node: Node, *, actor: str, now: datetime) -> list[str]:
     """All of a node's, the one of the form before included, which may have no row yet."""
     node_tokens.adopt(node, derived_token(node.name), lasts=_OF_BEFORE_LASTS, now=now)
-    rows = list(node_tokens.valid(now, [node.name]))
+    rows = list(node_tokens.get_valid(now, [node.name]))
     answers = [revoke(row.pk, actor=actor, now=now) for row in rows]
     return [answer for answer in answers if isinstance(answer, str)]
 

@@ -137,8 +137,8 @@ def detectors() -> tuple[Detector, ...]:
 def notifier() -> Notifier:
     """With buttons where clicks are taken (SLACK_SIGNING_SECRET)."""
     if settings.KINTSUGI["SLACK_SIGNING_SECRET"]:
-        return choice.chosen(open_requests.find_message_ask)
-    return choice.chosen()
+        return choice.choose(open_requests.find_message_ask)
+    return choice.choose()
 
 
 def has_node_access() -> bool:

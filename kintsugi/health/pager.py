@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from http.client import HTTPException
 from typing import Any
 
-from incidents.notify.story import console_url
+from incidents.notify.story import get_console_url
 from runbooks import services as runbooks
 from runbooks.services import UnansweredQuestion
 
@@ -57,7 +57,7 @@ def make_alert(question: UnansweredQuestion, now: datetime) -> dict[str, Any]:
         "annotations": annotations,
         "startsAt": began_at.isoformat(),
         "endsAt": (now + _HOLDS).isoformat(),
-        "generatorURL": console_url(incident.pk),
+        "generatorURL": get_console_url(incident.pk),
     }
 
 

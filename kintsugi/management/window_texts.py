@@ -93,7 +93,7 @@ def get_draft_fields(options: dict[str, Any], now: datetime) -> dict[str, Any]:
 def make(draft: Draft, options: dict[str, Any], now: datetime) -> str:
     """Makes the window, or says what it would keep. Raises CommandError with every problem."""
     if options["dry_run"]:
-        problems = planning.refusals(draft, now)
+        problems = planning.list_refusals(draft, now)
         if problems:
             return format_outcome(NotPlanned(tuple(problems)))
         return planning.preview(draft, now).text
@@ -155,7 +155,7 @@ def _get_windows(kinds: tuple[Silence.Kind, ...], *, is_expired: bool) -> list[S
 
 def _format_line(window: Silence, now: datetime) -> str:
     """Times in the site's zone."""
-    what = active_windows.as_window(window).what
+    what = active_windows.make_window(window).what
     parts = [f"{window.pk:>5}", f"{_state(window, now):<8}", what]
     parts.append(f"from {_format_minute(window.starts_at)}")
     ends_at = window.ended_at or window.ends_at
@@ -170,13 +170,13 @@ def _format_line(window: Silence, now: datetime) -> str:
 def _state(window: Silence, now: datetime) -> str:
     if window.ended_at is not None:
         return "ended"
-    return "in force" if active_windows.as_window(window).is_in_force(now) else "planned"
+    return "in force" if active_windows.make_window(window).is_in_force(now) else "planned"
 
 
 def _as_json(window: Silence, now: datetime) -> dict[str, Any]:
     fields: dict[str, Any] = {"id": window.pk, "kind": window.kind}
     fields["state"] = _state(window, now).replace(" ", "_")
-    fields["what"] = active_windows.as_window(window).what
+    fields["what"] = active_windows.make_window(window).what
     for name in ("resource", "machines", "fault_type", "reason", "author", "origin"):
         fields[name] = getattr(window, name)
     for name in ("starts_at", "ends_at", "review_at", "ended_at"):

@@ -30,7 +30,7 @@ def update_jobs(now: datetime, slurm: SlurmReader) -> None:
     try:
         answer = slurm.recent_jobs(job_source.get_lookback(now))
     except SlurmError as error:
-        job_source.refused(str(error))
+        job_source.note_refusal(str(error))
     else:
         others = [job for job in answer.records if not is_ours(job.name)]
         jobs.learn(others, now, whole_of=SITE)

@@ -90,10 +90,10 @@ class Watch:
 
     def targets(self, kind: TargetKind, names: Sequence[str] | None = None) -> list[Target]:
         if kind is not TargetKind.SITE:
-            return services.targets(kind, names)
+            return services.list_targets(kind, names)
         if not self.sites:
             return []
-        declared = {site.name: site.expected for site in services.targets(kind)}
+        declared = {site.name: site.expected for site in services.list_targets(kind)}
         wanted = [site for site in self.sites if names is None or site.name in names]
         return [_merge_expected(site, declared.get(site.name)) for site in wanted]
 

@@ -13,7 +13,7 @@ from detectors.receivers.refusals import EVENTS, FAULTS, NAMES
 from incidents.checks import overload, own_health, refused_senders
 from incidents.maintenance import active_windows, silences
 from incidents.models import RefusedSender
-from incidents.notify.services import troubles
+from incidents.notify.services import list_troubles
 from kintsugi.configuration import stop_file
 from kintsugi.configuration.setting_values import INVENTORY
 from runbooks.fleet import fleet
@@ -90,7 +90,9 @@ def _stop_file_banners() -> list[Banner]:
 
 def _message_banners() -> list[Banner]:
     address = reverse("admin:incidents_notification_changelist")
-    return [Banner("mode", "error", text, address, "Messages") for text in troubles(timezone.now())]
+    return [
+        Banner("mode", "error", text, address, "Messages") for text in list_troubles(timezone.now())
+    ]
 
 
 def _refused_sender_banners() -> list[Banner]:
@@ -175,10 +177,10 @@ def _own_health_banners() -> list[Banner]:
 
 def _silence_banners() -> list[Banner]:
     """How much is kept from people now; nothing while no window is in force."""
-    windows = len(active_windows.in_force(timezone.now()))
+    windows = len(active_windows.list_in_force(timezone.now()))
     if not windows:
         return []
-    muted = silences.kept_now()
+    muted = silences.count_kept()
     incidents = "1 open incident is" if muted == 1 else f"{muted or 'no'} open incidents are"
     if windows == 1:
         text = (

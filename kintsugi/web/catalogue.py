@@ -15,7 +15,7 @@ from detectors.catalog.catalog import FaultType
 from detectors.catalog.vendor_catalogs import VendorCatalog
 from detectors.faults import Action, Fitness, Severity
 from incidents.checks import unread_lines
-from incidents.console.incident import with_place
+from incidents.console.incident import add_place
 from incidents.models import Fault, Incident
 from incidents.text import wording
 from incidents.vocabulary.lifecycle import CLOSED, OPEN
@@ -129,7 +129,7 @@ def _describe_vendor_catalog(vendor_catalog: VendorCatalog | None) -> dict[str, 
 
 
 def _find_incidents(fault_type: str) -> dict[str, Any]:
-    incidents = with_place(Incident.objects.filter(fault_type=fault_type))
+    incidents = add_place(Incident.objects.filter(fault_type=fault_type))
     past = incidents.filter(state__in=CLOSED)
     return {"open_incidents": incidents.filter(state__in=OPEN), "past_incidents": past[:20]}
 

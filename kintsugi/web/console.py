@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from detectors.faults import event_id
 from incidents.admin import NodeAdmin
-from incidents.console.incident import IncidentAdmin, with_place
+from incidents.console.incident import IncidentAdmin, add_place
 from incidents.inventory import node_states
 from incidents.models import (
     Incident,
@@ -75,9 +75,9 @@ def overview(request: HttpRequest, now: datetime) -> dict[str, Any]:
 
 def _latest() -> dict[str, Any]:
     """The open incidents, the worst first, those closed lately, and the last runs."""
-    open_incidents = with_place(Incident.objects.open()).order_by("-rank", "onset_at", "pk")
+    open_incidents = add_place(Incident.objects.open()).order_by("-rank", "onset_at", "pk")
     ended = Incident.objects.closed().filter(closed_at__isnull=False)
-    closed_incidents = with_place(ended).order_by("-closed_at")
+    closed_incidents = add_place(ended).order_by("-closed_at")
     runs = Run.objects.select_related("node", "incident")
     first_page = list(open_incidents[:HOME_ROWS])
     is_all = len(first_page) < HOME_ROWS

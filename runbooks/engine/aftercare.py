@@ -103,7 +103,7 @@ def _find_objection(run: Run, ctx: Context) -> Failed | None:
     stopped = fleet.get_return_stop_reason(ctx.world.policy.stop_file)
     if stopped:
         return Failed(f"nothing is given back, by {stopped}", ask)
-    if node in active_windows.maintained(ctx.now):
+    if node in active_windows.get_maintained(ctx.now):
         return Failed("people work there", ask)
     if node_states.has_booted(ctx.state, return_to_service.get_returned_at(run.facts) or ctx.now):
         return Failed("it has booted since it was verified", ask)

@@ -109,11 +109,11 @@ def _load_members(run: Run) -> list[ActiveFault]:
 
 
 def _find_maintenance(run: Run, now: datetime) -> str:
-    return active_windows.maintained(now).get(run.place, "")
+    return active_windows.get_maintained(now).get(run.place, "")
 
 
 def _load_target(node: str) -> Target:
-    found = services.target(node)
+    found = services.get_target(node)
     if found is None:
         raise SlurmRefusal(f"{node} is not in the inventory")
     return found

@@ -91,7 +91,7 @@ def get_closed_nodes(now: datetime) -> set[str]:
     """Where people work, what is being taken away, and what is set aside until a person ends
     that."""
     return {
-        *active_windows.maintained(now),
+        *active_windows.get_maintained(now),
         *decommissions.get_decommissions(),
         *lemons.quarantined(),
     }

@@ -116,7 +116,7 @@ def _take_turn_safely(run: Run, *, now: datetime, world: World, at: Point) -> No
         _retry_later(run, str(error), now)
     except Exception as error:  # noqa: BLE001 - one of the four named places: around one advance
         _log.exception("run %s: the step broke", run.pk)
-        _retry_later(run, f"The step was broken off: {own_errors.described(error)}.", now)
+        _retry_later(run, f"The step was broken off: {own_errors.describe(error)}.", now)
 
 
 def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:

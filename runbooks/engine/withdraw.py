@@ -61,7 +61,7 @@ def withdraw(
     is_ours = has_drained and isinstance(drains.evaluate_hold(ctx), Held)
     incident = start.get_incidents_calling(run).exclude(pk=run.incident_id).first()
     ill = format_polled_fault(node)
-    maintenance = active_windows.maintained(now).get(node, "")
+    maintenance = active_windows.get_maintained(now).get(node, "")
     failed_test = _find_failed_test(run)
     stopped = fleet.get_return_stop_reason(world.policy.stop_file) if is_ours else ""
     if is_ours and incident is not None:

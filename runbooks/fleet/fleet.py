@@ -283,7 +283,7 @@ def _load_site_facts(
     return facts | {
         "nodes": snapshot.nodes,
         "demands": snapshot.demands,
-        "maintained": active_windows.maintained(now),
+        "maintained": active_windows.get_maintained(now),
         "decommissioned": decommissions.get_decommissions(),
         "pods": _get_pods(),
     }
@@ -312,7 +312,7 @@ def _load_breaker_facts(
 
 def _get_pods() -> dict[str, str]:
     """The pod of each node."""
-    return {place.name: place.pod for place in graphs.current().topology.nodes}
+    return {place.name: place.pod for place in graphs.get_current().topology.nodes}
 
 
 def _load_fault_facts(fault_type: str, others: Q, now: datetime) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def _check_nodes(config: Mapping[str, str], world: World) -> Check:
         in_slurm = world.slurm.nodes()
     except SlurmError as error:
         return Check("nodes", False, str(error), "See that `scontrol show node` works.")
-    names = services.pollable()
+    names = services.list_pollable()
     both = [name for name in names if name in in_slurm]
     count = f"{len(both)} of {len(names)} nodes of the inventory"
     text = f"{count} are in Slurm, which has {len(in_slurm)}."
@@ -443,9 +443,9 @@ def _check_verify_command(config: Mapping[str, str], world: World) -> Check:
 
 def _sample_targets() -> list[Target]:
     """Some nodes, spread over the inventory."""
-    names = services.pollable()
+    names = services.list_pollable()
     sample = names[:: max(1, len(names) // _SAMPLE)][:_SAMPLE]
-    targets = [services.target(name) for name in sample]
+    targets = [services.get_target(name) for name in sample]
     return [target for target in targets if target is not None]
 
 

@@ -96,7 +96,7 @@ def _find_refusal(ctx: Context, spare: Spare) -> str:
     """What the spare's own root says against acts there, as a sentence; empty where it does not
     refuse, or cannot be asked."""
     name = spare.node.name
-    target = services.target(name)
+    target = services.get_target(name)
     refusal = looking.read_refusal(ctx.world.shell, target) if target is not None else None
     if not isinstance(refusal, looking.NodeRefusal):
         return ""

@@ -28,7 +28,7 @@ class WaitForNeighbours(Base):
     needs_node: ClassVar[bool] = False
 
     def run(self, ctx: Context) -> Result:
-        carried = neighbours.carried_with(ctx.resource)
+        carried = neighbours.get_carried_with(ctx.resource)
         module = carried.module or f"the transceiver of {ctx.resource}"
         if not carried.nodes:
             return Done(f"{module} carries no node of the inventory: nobody's job hangs on it.")

@@ -146,7 +146,7 @@ def _work(now: datetime) -> None:
     from incidents.triage import inbox  # noqa: PLC0415
 
     catalog.load()
-    graphs.current()
+    graphs.get_current()
     print("ready", flush=True)
     sys.stdin.readline()
     began = time.process_time()

@@ -59,7 +59,7 @@ MORE: dict[str, dict[str, Any]] = {
     "incidents.notify.slack.blocks._make_plain_text": {"limit": 300},
     "incidents.notify.slack.mrkdwn._shorten": {"limit": 300, "table": {"<": "&lt;"}},
     "incidents.notify.slack.mrkdwn.escape": {"limit": 300},
-    "incidents.notify.slack.mrkdwn.plain": {"limit": 300},
+    "incidents.notify.slack.mrkdwn.format_plain": {"limit": 300},
     "incidents.checks.cables._replace_paths": {"names": {"node/gn001": "gn001", "a": "b"}},
     "incidents.polling.polling._decode": {"looked_at": None},
     "incidents.text.archive.without_secrets": {"secrets": ["known-secret"]},

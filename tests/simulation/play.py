@@ -198,7 +198,7 @@ class Play:
         self.pods = {name: f"pod-{index // 2}" for index, name in enumerate(self.site.names)}
         for name, pod in self.pods.items():
             Node.objects.filter(name=name).update(pod=pod)
-        graphs.changed()
+        graphs.mark_changed()
         self.people, self.others = people.People(self), site_events.Site(self)
         self._acts = self.people.list_acts() | self.others.list_acts()
         # What comes about by itself, and changes nobody's choices.

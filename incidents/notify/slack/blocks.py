@@ -69,8 +69,8 @@ _OTHER_SIGN = ":small_blue_diamond:"
 
 def blocks(content: Content) -> list[Block]:
     if isinstance(content, NoticeCard):
-        return notice_blocks(content)
-    return card_blocks(content) if isinstance(content, Card) else reply_blocks(content)
+        return make_notice_blocks(content)
+    return make_card_blocks(content) if isinstance(content, Card) else make_reply_blocks(content)
 
 
 def text(content: Content) -> str:
@@ -81,25 +81,25 @@ def text(content: Content) -> str:
         return mrkdwn.escape(f"{content.title}. {content.text}", 1000)
     need = " A person is needed." if content.needs_human else ""
     place = f"{content.resource}, {content.where}"
-    state = words(content.state)
-    return mrkdwn.escape(f"{headline(content)}. {place}. State: {state}.{need}", 1000)
+    state = format_state(content.state)
+    return mrkdwn.escape(f"{format_headline(content)}. {place}. State: {state}.{need}", 1000)
 
 
-def headline(card: Card) -> str:
+def format_headline(card: Card) -> str:
     """`CRITICAL: GPU has fallen off the bus`, or `RESOLVED: ...` once it is closed."""
-    word = words(card.state) if card.state in CLOSED else str(card.severity)
+    word = format_state(card.state) if card.state in CLOSED else str(card.severity)
     return f"{word.upper()}: {card.title}"
 
 
-def words(state: State) -> str:
+def format_state(state: State) -> str:
     return str(state).replace("_", " ")
 
 
-def card_blocks(card: Card) -> list[Block]:
+def make_card_blocks(card: Card) -> list[Block]:
     """What it is; where and since when; what happens now beside what to do; the rest in small
     print."""
     sign = CLOSED_SIGNS.get(card.state, SIGNS[card.severity])
-    header = f"{sign} {mrkdwn.plain(headline(card), 110)}"
+    header = f"{sign} {mrkdwn.format_plain(format_headline(card), 110)}"
     place = _make_mrkdwn(_format_place(card))
     now_and_next = [_make_mrkdwn(_format_doing(card)), _make_mrkdwn(_format_asking(card))]
     small_print = [_make_mrkdwn(_format_small_print(card)), *_make_latest_blocks(card)]
@@ -112,10 +112,10 @@ def card_blocks(card: Card) -> list[Block]:
     ]
 
 
-def notice_blocks(notice: NoticeCard) -> list[Block]:
+def make_notice_blocks(notice: NoticeCard) -> list[Block]:
     """Who asks what; what happens now beside what to do; a button for each answer."""
     sign = ":raised_hand:" if notice.is_open else ":ballot_box_with_check:"
-    header = f"{sign} {mrkdwn.plain(notice.title, 110)}"
+    header = f"{sign} {mrkdwn.format_plain(notice.title, 110)}"
     doing = f"*What Kintsugi does now*\n{mrkdwn.escape(notice.now, 600)}"
     heading = ":raised_hand: *A person is needed*" if notice.is_open else "*What you can do*"
     page = mrkdwn.link(notice.url, "Open its page")
@@ -129,11 +129,11 @@ def notice_blocks(notice: NoticeCard) -> list[Block]:
     ]
 
 
-def reply_blocks(reply: Reply) -> list[Block]:
+def make_reply_blocks(reply: Reply) -> list[Block]:
     sign = REPLY_SIGNS.get(reply.kind, _OTHER_SIGN)
     by = "" if reply.actor == "kintsugi" else f", by {mrkdwn.escape(reply.actor, 150)}"
     text = f"{sign} {mrkdwn.escape(reply.text, 2900)}"
-    small_print = f"{mrkdwn.date(reply.occurred_at)}{by}"
+    small_print = f"{mrkdwn.format_date(reply.occurred_at)}{by}"
     lines: list[Block] = [{"type": "section", "text": _make_mrkdwn(text)}]
     if reply.ask is not None:
         lines += ask_blocks(reply.ask)
@@ -173,17 +173,17 @@ def _make_button(button: Button) -> Block:
 
 def _make_plain_text(text: str, limit: int) -> Block:
     """Slack takes no empty text."""
-    return _make_plain(mrkdwn.plain(text, limit) or "-")
+    return _make_plain(mrkdwn.format_plain(text, limit) or "-")
 
 
 def _format_place(card: Card) -> str:
     if card.state in CLOSED and card.closed_at is not None:
-        state = f"{words(card.state)} {mrkdwn.date(card.closed_at)}"
+        state = f"{format_state(card.state)} {mrkdwn.format_date(card.closed_at)}"
     else:
-        state = f"now *{words(card.state)}*"
+        state = f"now *{format_state(card.state)}*"
     resource = mrkdwn.escape(card.resource, 300)
     where = mrkdwn.escape(card.where, 300)
-    since = mrkdwn.date(card.onset_at)
+    since = mrkdwn.format_date(card.onset_at)
     lines = [f"*{resource}*, {where}", f"Since {since}, {state}"]
     if card.impact:
         lines.append(f"Jobs: {mrkdwn.escape(card.impact, 300)}")

@@ -228,7 +228,7 @@ def _parse_refusal(response: Any) -> Gone | Failure:
     if word in errors.GONE:
         return Gone(f"The message is no longer there ({word}); the card is posted anew.")
     return SendRefused(
-        errors.advice(word),
+        errors.get_advice(word),
         blocks_channel=word in errors.CHANNEL_REFUSALS,
         is_form=word in errors.FORM_REFUSALS,
     )

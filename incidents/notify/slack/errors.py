@@ -95,7 +95,7 @@ UNKNOWN_OUTCOME: frozenset[str] = frozenset(
 RATE_LIMITS: frozenset[str] = frozenset({"ratelimited", "rate_limited", "message_limit_exceeded"})
 
 
-def advice(word: str) -> str:
+def get_advice(word: str) -> str:
     """A sentence for a person. A word that is not in the tables is named as it is."""
     if word in CHANNEL_REFUSALS:
         return f"{CHANNEL_REFUSALS[word]} ({word})"

@@ -19,13 +19,13 @@ def escape(text: str, limit: int) -> str:
     return _shorten(_clean(text), limit, _ESCAPES)
 
 
-def plain(text: str, limit: int) -> str:
+def format_plain(text: str, limit: int) -> str:
     """For plain_text objects, where Slack does not say whether escapes are undone: none are needed
     here."""
     return _shorten(" ".join(_clean(text).split()), limit, _PLAIN)
 
 
-def date(moment: datetime) -> str:
+def format_date(moment: datetime) -> str:
     """The moment in the reader's time zone; clients that cannot show that show UTC."""
     utc = moment.astimezone(UTC)
     return (

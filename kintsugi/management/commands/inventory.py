@@ -189,7 +189,7 @@ class Command(StoreCommand):
             for line in _fold_reasons(found.failed):
                 self.stdout.write(f"not known: {line}")
             raise CommandError("No machine answered: nothing is known, and nothing was changed.")
-        nodes = services.targets(TargetKind.NODE)
+        nodes = services.list_targets(TargetKind.NODE)
         topology, doubts = inventory_discover.topology(found, nodes, switches)
         difference = services.apply(topology, clock.now(), is_dry_run=dry_run)
         self._tell(
@@ -207,7 +207,7 @@ class Command(StoreCommand):
         from kintsugi.clients import wiring  # noqa: PLC0415  (the ways to machines)
         from kintsugi.inventory import discover as inventory_discover  # noqa: PLC0415  (the ways to machines)
 
-        switches = services.targets(TargetKind.SWITCH)
+        switches = services.list_targets(TargetKind.SWITCH)
         nodes_to_ask = _get_targets(TargetKind.NODE, "" if _is_switch_only(node, switch) else node)
         if switch is not None:
             names = _expand_names(switch)
@@ -252,7 +252,7 @@ class Command(StoreCommand):
         unknown: list[str] = []
         gpus = None if offline else self._gpus_by_slurm(unknown)
         heard = None if offline else self._ask_neighbours(node, switch, unknown)
-        findings = inventory_check.findings(gpus_by_slurm=gpus, heard=heard)
+        findings = inventory_check.list_findings(gpus_by_slurm=gpus, heard=heard)
         for finding in findings:
             self.stdout.write(str(finding))
         conclusions = list(unknown)
@@ -261,8 +261,8 @@ class Command(StoreCommand):
             conclusions.insert(0, f"{len(findings)} {noun}.")
         if conclusions:
             raise CommandError(" ".join(conclusions))
-        nodes = len(services.pollable())
-        switches = len(services.targets(TargetKind.SWITCH))
+        nodes = len(services.list_pollable())
+        switches = len(services.list_targets(TargetKind.SWITCH))
         self.stdout.write(
             f"Nothing is wrong with the inventory: {nodes} nodes, {switches} switches."
         )
@@ -303,7 +303,7 @@ class Command(StoreCommand):
                 f"{silent} of {machines} machines did not answer: nothing is known of them."
                 " The lines above say why; --offline asks none."
             )
-        nodes = services.targets(TargetKind.NODE)
+        nodes = services.list_targets(TargetKind.NODE)
         return inventory_discover.list_neighbours(found, nodes, switches)
 
     # Access
@@ -319,7 +319,7 @@ class Command(StoreCommand):
         if node:
             targets = _get_targets(TargetKind.NODE, node)
         else:
-            targets = _first_of_each_role(services.targets(TargetKind.NODE))
+            targets = _first_of_each_role(services.list_targets(TargetKind.NODE))
         shell = wiring.node_shell() if wiring.has_node_access() and not offline else None
         if acts:
             needs = sudoers.find_act_commands(targets, shell, root_rights.list_units())
@@ -344,7 +344,7 @@ class Command(StoreCommand):
             )
 
     def _expected(self, *, node: str, **options: Any) -> None:
-        target = services.target(node)
+        target = services.get_target(node)
         if target is None:
             raise CommandError(
                 f"{node} is not in the inventory. `kintsugi inventory import` takes it in."
@@ -416,9 +416,9 @@ def _expand_names(text: str) -> set[str]:
 def _get_targets(kind: TargetKind, text: str | None) -> list[Target]:
     """All where `text` is None. Raises CommandError for a name that the inventory does not hold."""
     if text is None:
-        return services.targets(kind)
+        return services.list_targets(kind)
     names = _expand_names(text)
-    targets = services.targets(kind, sorted(names)) if names else []
+    targets = services.list_targets(kind, sorted(names)) if names else []
     unknown = sorted(names - {target.name for target in targets})
     if unknown:
         raise CommandError(

@@ -90,7 +90,7 @@ class Command(StoreCommand):
             self._world.shell, _list_entries(set()), removes=False
         ):
             self._tell_traces(traces, traces.found)
-        tokens = node_tokens.valid(now).count()
+        tokens = node_tokens.get_valid(now).count()
         self._say(f"* {tokens} tokens of nodes are revoked.")
         self._tell_remaining()
 
@@ -155,7 +155,7 @@ class Command(StoreCommand):
 
     def _revoke_tokens(self) -> None:
         now = timezone.now()
-        rows = list(node_tokens.valid(now))
+        rows = list(node_tokens.get_valid(now))
         for row in rows:
             node_tokens.revoke(row.pk, actor=self._actor, now=now)
         self._say(f"{len(rows)} tokens of nodes are revoked.")
@@ -185,7 +185,7 @@ def _list_entries(done: Collection[str]) -> Iterator[tuple[Target, str]]:
     """The nodes that we enter, but for those that an earlier call has done."""
     if not wiring.has_node_access():
         return
-    for node in services.pollable():
-        target = services.target(node)
+    for node in services.list_pollable():
+        target = services.get_target(node)
         if target is not None and node not in done:
             yield target, wiring.get_public_key(target)

@@ -98,7 +98,7 @@ def _expand(texts: list[str]) -> list[str]:
 
 def _find_nodes(texts: list[str]) -> list[Node]:
     names = _expand(texts)
-    known = stored.known_nodes(names)
+    known = stored.get_known_nodes(names)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise CommandError(
@@ -109,7 +109,7 @@ def _find_nodes(texts: list[str]) -> list[Node]:
 
 
 def _format_list(names: list[str] | None, *, is_json: bool) -> str:
-    rows = stored.valid(timezone.now(), names)
+    rows = stored.get_valid(timezone.now(), names)
     if is_json:
         return json.dumps([_as_json(row) for row in rows])
     return "\n".join(_format_line(row) for row in rows) or "None."

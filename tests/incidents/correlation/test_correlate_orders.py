@@ -21,8 +21,8 @@ from incidents.correlation.engine import (
     Opens,
     Setting,
     judge,
+    list_symptoms,
     place,
-    symptoms,
 )
 from incidents.correlation.relations import Surroundings
 from incidents.correlation.rules import Root
@@ -337,7 +337,9 @@ class Sketch:
 
     def absorb(self, fault: FaultView, group: Group) -> None:
         found = list(
-            symptoms(fault, self.index, SETTING, incident=group.view(), is_root=fault is group.root)
+            list_symptoms(
+                fault, self.index, SETTING, incident=group.view(), is_root=fault is group.root
+            )
         )
         for candidate, joins in found:
             unassigned = candidate.seen.view()

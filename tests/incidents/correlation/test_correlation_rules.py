@@ -16,7 +16,7 @@ from incidents.correlation.rules import (
     Root,
     Rule,
     RuleSet,
-    kind_of,
+    get_kind,
 )
 from incidents.vocabulary.relations import Relation
 from tests.incidents.correlation.test_correlate import a_view
@@ -161,7 +161,7 @@ def test_a_class_asks_for_everything_that_it_says() -> None:
     ],
 )
 def test_a_path_says_what_kind_of_thing_it_names(resource: str, kind: ResourceKind) -> None:
-    assert kind_of(resource) is kind
+    assert get_kind(resource) is kind
 
 
 def test_every_shipped_rule_has_a_reason_a_source_and_fits_its_column() -> None:

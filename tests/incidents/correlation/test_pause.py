@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from detectors.faults import EventKind
-from incidents.correlation.pause_frames import sources
+from incidents.correlation.pause_frames import find_sources
 from incidents.models import Fault, Incident
 from incidents.topology.graph import Graph
 from incidents.topology.topology import CablePlace, Topology
@@ -32,27 +32,30 @@ GRAPH = Graph(
 
 
 def test_a_card_is_the_source_when_its_own_port_stands_still() -> None:
-    assert sources({f"{LEAF_1}/port/E0"}, GRAPH) == {CARD: {f"{LEAF_1}/port/E0"}}
+    assert find_sources({f"{LEAF_1}/port/E0"}, GRAPH) == {CARD: {f"{LEAF_1}/port/E0"}}
 
 
 def test_the_trail_leads_over_leaf_and_spine_when_pause_has_spread() -> None:
     still = {f"{LEAF_1}/port/E0", f"{SPINE}/port/D1", f"{LEAF_2}/port/U0"}
 
-    assert sources(still, GRAPH) == {CARD: still}
+    assert find_sources(still, GRAPH) == {CARD: still}
 
 
 def test_no_card_is_blamed_when_the_trail_ends_at_a_switch() -> None:
-    assert sources({f"{SPINE}/port/D1"}, GRAPH) == {}
+    assert find_sources({f"{SPINE}/port/D1"}, GRAPH) == {}
 
 
 def test_nothing_is_followed_when_a_port_has_no_known_cable() -> None:
-    assert sources({f"{LEAF_1}/port/E7"}, GRAPH) == {}
+    assert find_sources({f"{LEAF_1}/port/E7"}, GRAPH) == {}
 
 
 def test_two_cards_are_sources_when_each_stops_a_port_of_its_own() -> None:
     still = {f"{LEAF_1}/port/E0", f"{LEAF_2}/port/E0"}
 
-    assert sources(still, GRAPH) == {CARD: {f"{LEAF_1}/port/E0"}, OTHER_CARD: {f"{LEAF_2}/port/E0"}}
+    assert find_sources(still, GRAPH) == {
+        CARD: {f"{LEAF_1}/port/E0"},
+        OTHER_CARD: {f"{LEAF_2}/port/E0"},
+    }
 
 
 def test_the_walk_ends_when_switches_pause_each_other_in_a_ring() -> None:
@@ -64,7 +67,7 @@ def test_the_walk_ends_when_switches_pause_each_other_in_a_ring() -> None:
         )
     )
 
-    assert sources({f"switch/s{n}/port/A" for n in range(3)}, ring) == {}
+    assert find_sources({f"switch/s{n}/port/A" for n in range(3)}, ring) == {}
 
 
 @pytest.mark.django_db

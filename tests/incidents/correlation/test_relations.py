@@ -10,7 +10,7 @@ import pytest
 
 from detectors import resources
 from detectors.catalog import catalog
-from incidents.correlation.relations import Surroundings, keys, owners
+from incidents.correlation.relations import Surroundings, get_keys, get_owners
 from incidents.faults.fault_views import FaultView
 from incidents.inventory import services
 from incidents.topology.graph import ALL_NODES, Graph
@@ -52,10 +52,12 @@ def around() -> Surroundings:
 
 
 def meets(relation: Relation, cause: FaultView, effect: FaultView, around: Surroundings) -> bool:
-    at = keys(relation, Side.CAUSE, cause, around) & keys(relation, Side.EFFECT, effect, around)
+    at = get_keys(relation, Side.CAUSE, cause, around) & get_keys(
+        relation, Side.EFFECT, effect, around
+    )
     if at:  # what meets is found from either side
-        assert effect.owner in owners(relation, Side.CAUSE, cause, around)
-        assert cause.owner in owners(relation, Side.EFFECT, effect, around)
+        assert effect.owner in get_owners(relation, Side.CAUSE, cause, around)
+        assert cause.owner in get_owners(relation, Side.EFFECT, effect, around)
     return bool(at)
 
 
@@ -212,8 +214,8 @@ def test_every_relation_answers_when_nothing_is_known_of_the_site(
         "node/-",
     ):
         fault = a_view("nic.link.down", resource)
-        assert keys(relation, side, fault, Surroundings()) >= frozenset()
-        assert owners(relation, side, fault, Surroundings()) >= frozenset()
+        assert get_keys(relation, side, fault, Surroundings()) >= frozenset()
+        assert get_owners(relation, side, fault, Surroundings()) >= frozenset()
 
 
 def test_every_relation_is_shown_to_relate_when_it_is_listed() -> None:

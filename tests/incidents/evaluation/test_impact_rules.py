@@ -16,10 +16,10 @@ from incidents.evaluation.impact_rules import (
     Harm,
     ImpactTally,
     JobSpan,
-    lifted,
-    loss,
-    shares,
-    summed,
+    compute_loss,
+    compute_shares,
+    find_lifted_severity,
+    sum_known,
     touch,
 )
 from tests.incidents.builders import T0
@@ -147,7 +147,7 @@ def test_the_earliest_fault_that_harmed_counts_when_several_met_the_job() -> Non
 def test_a_loss_is_the_hang_and_the_work_since_the_last_checkpoint(
     changes: dict[str, object], hours: float | None, is_estimate: bool
 ) -> None:
-    assert loss(a_job(30 * MINUTE, **changes), T0, LATER) == (hours, is_estimate)
+    assert compute_loss(a_job(30 * MINUTE, **changes), T0, LATER) == (hours, is_estimate)
 
 
 _TIMES = st.integers(-10_000, 10_000).map(lambda seconds: T0 + timedelta(seconds=seconds))
@@ -165,7 +165,7 @@ def test_a_loss_is_never_negative_and_never_more_than_the_job_had(
 ) -> None:
     ended_at = None if end is None else max(start, end)
     job = JobSpan(start, ended_at, "FAILED" if end else "RUNNING", 2, gpus, checkpoint)
-    hours, _ = loss(job, fault, now)
+    hours, _ = compute_loss(job, fault, now)
     ran = max(timedelta(0), (now if ended_at is None else ended_at) - start)
     assert hours is None if not gpus else 0 <= hours <= gpus * (ran / HOUR) + 1e-9  # type: ignore[operator]
 
@@ -180,13 +180,13 @@ def test_no_loss_is_counted_twice_when_incidents_share_jobs(
     largest: dict[int, float] = {}
     for _, job, hours in unique:
         largest[job] = max(hours, largest.get(job, 0.0))
-    assert sum(shares(unique).values()) == pytest.approx(sum(largest.values()))
+    assert sum(compute_shares(unique).values()) == pytest.approx(sum(largest.values()))
 
 
 def test_a_sum_is_not_known_when_no_part_of_it_is() -> None:
-    assert summed([None, None]) is None
-    assert summed([]) is None
-    assert summed([None, 1.5, 0.0]) == 1.5
+    assert sum_known([None, None]) is None
+    assert sum_known([]) is None
+    assert sum_known([None, 1.5, 0.0]) == 1.5
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_sum_is_not_known_when_no_part_of_it_is() -> None:
 def test_severity_rises_when_a_limit_is_reached(
     harm: Harm, rule: str | None, severity: Severity | None
 ) -> None:
-    found = lifted(Severity.MINOR, harm)
+    found = find_lifted_severity(Severity.MINOR, harm)
     assert (
         (rule, severity) == (None, None)
         if found is None
@@ -214,7 +214,7 @@ def test_severity_rises_when_a_limit_is_reached(
     st.builds(Harm, people=st.integers(0, 9), largest_nodes=st.integers(0, 99)),
 )
 def test_severity_never_sinks_by_impact(own: Severity, harm: Harm) -> None:
-    found = lifted(own, harm)
+    found = find_lifted_severity(own, harm)
     assert found is None or found[0].rank > own.rank
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from detectors import resources
-from incidents.correlation.relations import Surroundings, keys, owners
+from incidents.correlation.relations import Surroundings, get_keys, get_owners
 from incidents.vocabulary.relations import Relation, Side
 from tests.incidents.correlation.test_relations import a_view, around  # noqa: F401
 
@@ -45,8 +45,8 @@ def reached(
         one
         for one in resources_
         if any(
-            keys(relation, Side.CAUSE, cause, around)
-            & keys(relation, Side.EFFECT, a_view(fault_type, one), around)
+            get_keys(relation, Side.CAUSE, cause, around)
+            & get_keys(relation, Side.EFFECT, a_view(fault_type, one), around)
             for relation in by
         )
     ]
@@ -75,7 +75,7 @@ def test_a_leaf_reaches_the_jobs_on_its_nodes(around: Surroundings) -> None:  # 
     assert reached(
         "switch/leaf-03", "job.stalled", [job, elsewhere], around, Relation.LEAF_OF_RAIL
     ) == [job]
-    assert "site/slurm" in owners(
+    assert "site/slurm" in get_owners(
         Relation.LEAF_OF_RAIL, Side.CAUSE, a_view("switch.rebooted", "switch/leaf-03"), around
     )
 

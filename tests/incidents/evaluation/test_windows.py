@@ -19,10 +19,10 @@ from incidents.evaluation.windows import (
     Window,
     WindowKind,
     WindowPlace,
-    extent,
+    format_extent,
+    get_review_time,
     judge,
     problems,
-    review_of,
 )
 from incidents.models import Silence
 from tests.builders import NOW
@@ -252,7 +252,7 @@ def test_a_type_that_lacks_its_star_is_told_of_it() -> None:
 def test_a_review_is_due_after_thirty_days_at_the_latest(
     draft: Draft, review_at: datetime | None
 ) -> None:
-    assert review_of(draft) == review_at
+    assert get_review_time(draft) == review_at
 
 
 @pytest.mark.parametrize(
@@ -268,4 +268,4 @@ def test_a_review_is_due_after_thirty_days_at_the_latest(
 def test_a_window_says_what_it_covers(
     resource: str, machines: list[str], fault_type: str, text: str
 ) -> None:
-    assert extent(resource, machines, fault_type) == text
+    assert format_extent(resource, machines, fault_type) == text

@@ -58,12 +58,12 @@ def told(event: FaultEvent) -> str:
 def test_the_devices_time_counts_within_the_tolerance_and_ours_beyond(
     occurred_at: datetime, at: datetime, order_at: datetime, whose: Whose
 ) -> None:
-    found = clocks.dated(replace(an_event(), occurred_at=occurred_at, observed_at=NOW))
+    found = clocks.get_date(replace(an_event(), occurred_at=occurred_at, observed_at=NOW))
     assert (found.at, found.order_at, found.whose) == (at, order_at, whose)
 
 
 def test_what_is_known_to_be_live_is_put_in_order_by_our_clock() -> None:
-    found = clocks.dated(an_event(at=NOW - HOUR, observed_at=NOW), is_live=True)
+    found = clocks.get_date(an_event(at=NOW - HOUR, observed_at=NOW), is_live=True)
     assert (found.at, found.order_at, found.lag) == (NOW, NOW, HOUR)
 
 
@@ -71,7 +71,7 @@ def test_what_is_known_to_be_live_is_put_in_order_by_our_clock() -> None:
 def test_no_time_that_counts_lies_further_from_ours_than_the_tolerance(
     occurred_at: datetime,
 ) -> None:
-    found = clocks.dated(replace(an_event(), occurred_at=occurred_at, observed_at=NOW))
+    found = clocks.get_date(replace(an_event(), occurred_at=occurred_at, observed_at=NOW))
     assert abs(found.at - NOW) <= TOLERANCE
     assert found.order_at <= NOW + TOLERANCE
 

@@ -38,19 +38,19 @@ def every(gap: timedelta, number: int) -> list[datetime]:
 def test_the_rate_is_the_weighted_share_of_places(
     gap: timedelta, number: int, percent: float
 ) -> None:
-    assert flapping.percent(every(gap, number), NOW) == pytest.approx(percent, abs=0.05)
+    assert flapping.compute_percent(every(gap, number), NOW) == pytest.approx(percent, abs=0.05)
 
 
 def test_a_change_weighs_half_as_much_again_when_it_is_the_newest() -> None:
     newest, oldest = (
-        flapping.percent([NOW], NOW),
-        flapping.percent([NOW], NOW + (PLACES - 1) * LOOK),
+        flapping.compute_percent([NOW], NOW),
+        flapping.compute_percent([NOW], NOW + (PLACES - 1) * LOOK),
     )
     assert newest / oldest == pytest.approx(1.5)
 
 
 def test_a_change_is_forgotten_when_it_has_left_the_places() -> None:
-    assert flapping.percent([NOW], NOW + PLACES * LOOK) == 0.0
+    assert flapping.compute_percent([NOW], NOW + PLACES * LOOK) == 0.0
 
 
 def test_flapping_begins_with_the_sixth_change_when_they_come_fast() -> None:
@@ -85,8 +85,8 @@ def test_the_rate_lies_between_0_and_100_and_falls_while_nothing_changes(
     changes: list[datetime], later: int
 ) -> None:
     kept = changes[-PLACES:]
-    first = flapping.percent(kept, kept[-1])
-    after = flapping.percent(kept, kept[-1] + later * SECOND)
+    first = flapping.compute_percent(kept, kept[-1])
+    after = flapping.compute_percent(kept, kept[-1] + later * SECOND)
     assert 0.0 <= after <= first <= 100.0 + 1e-9
 
 
@@ -95,7 +95,7 @@ def test_flapping_is_over_at_the_time_that_is_told_and_not_a_look_before(
     changes: list[datetime],
 ) -> None:
     kept = changes[-PLACES:]
-    at = flapping.over_at(kept)
+    at = flapping.get_end(kept)
     assert flapping.is_over(kept, at)
     assert at == kept[-1] or not flapping.is_over(kept, at - LOOK)
 
@@ -106,6 +106,6 @@ def test_changes_are_kept_in_order_and_no_more_than_places_whatever_order_they_c
 ) -> None:
     kept: list[datetime] = []
     for at in reversed(changes):
-        kept = flapping.with_change(kept, at)
+        kept = flapping.add_change(kept, at)
     assert kept == sorted(kept)
     assert len(kept) == min(len(changes), PLACES)

@@ -83,8 +83,8 @@ def test_nothing_is_said_of_jobs_before_slurm_has_listed_them() -> None:
     incident = gpu_lost_on()
     impact.assess(T0)
     assert the(incident).impact_at is None
-    assert impact.tally(incident) is None
-    assert "Slurm has not been asked" in job_source.notice()
+    assert impact.get_tally(incident) is None
+    assert "Slurm has not been asked" in job_source.get_notice()
 
 
 def test_a_jobs_loss_grows_while_it_hangs_and_is_final_when_it_ends() -> None:
@@ -97,7 +97,7 @@ def test_a_jobs_loss_grows_while_it_hangs_and_is_final_when_it_ends() -> None:
     row = IncidentJob.objects.get()
     assert (row.outcome, row.is_harmed, row.fault_at) == ("CANCELLED", True, T0)
     assert the(incident).gpu_hours_lost == pytest.approx(8)
-    assert impact.tally(incident).words() == (  # type: ignore[union-attr]
+    assert impact.get_tally(incident).words() == (  # type: ignore[union-attr]
         "1 job of 1 person, 1 node, 1 lost or hanging; at least 8.0 GPU-hours lost"
     )
 
@@ -113,7 +113,7 @@ def test_a_loss_is_not_known_when_slurm_says_no_gpus() -> None:
     incident = gpu_lost_on()
     listed(ended(gpus=0), at=T0 + MINUTE)
     assert the(incident).gpu_hours_lost is None
-    assert "not known" in impact.tally(incident).words()  # type: ignore[union-attr]
+    assert "not known" in impact.get_tally(incident).words()  # type: ignore[union-attr]
 
 
 def test_a_job_that_shares_its_node_is_at_risk_and_not_said_to_hang() -> None:
@@ -128,7 +128,7 @@ def test_jobs_of_other_machines_are_not_touched() -> None:
     incident = gpu_lost_on("gn009")
     listed(ended(), at=T0 + MINUTE)
     assert (the(incident).jobs_touched, incident.gpu_hours_lost) == (0, None)
-    assert impact.tally(incident).words() == "no job ran on it"  # type: ignore[union-attr]
+    assert impact.get_tally(incident).words() == "no job ran on it"  # type: ignore[union-attr]
 
 
 def test_jobs_on_symptoms_machines_and_those_of_a_duplicate_count() -> None:
@@ -149,7 +149,7 @@ def test_a_fault_of_the_monitoring_touches_no_job() -> None:
 
 
 def test_a_fault_of_a_job_touches_that_job_alone() -> None:
-    incident = incident_on(a_fault(jobs.path("slurm", "2"), "job.stalled"))
+    incident = incident_on(a_fault(jobs.get_path("slurm", "2"), "job.stalled"))
     listed(ended("1"), ended("2", state="TIMEOUT", user="bob"), at=T0 + MINUTE)
     assert [row.job.job_id for row in incident.jobs.all()] == ["2"]
 
@@ -227,7 +227,7 @@ def test_a_closed_incident_is_counted_for_an_hour_and_then_left() -> None:
     Incident.objects.filter(pk=incident.pk).update(state=State.RESOLVED, closed_at=T0)
     listed(ended(), at=T0 + 59 * MINUTE)
     assert the(incident).jobs_touched == 1
-    assert not impact.due(T0 + 61 * MINUTE).exists()
+    assert not impact.get_due(T0 + 61 * MINUTE).exists()
 
 
 def test_questions_to_the_database_do_not_grow_with_the_jobs(

@@ -169,14 +169,14 @@ def test_moved_cable_replaces_the_old_one(tmp_path: Path) -> None:
 @pytest.mark.django_db
 def test_target_is_where_the_node_answers_and_what_should_be_in_it() -> None:
     services.apply(services.load(SAKURAONE), NOW)
-    target = services.target("gn042")
+    target = services.get_target("gn042")
     assert target is not None
     assert (target.address, target.port) == ("10.40.1.42", 22)
     assert target.expected.gpus[0] == ("0", "0000:19:00.0")
     Node.objects.create(name="stranger", is_provisional=True)
-    assert services.target("stranger") is None
-    assert services.pollable()[0] == "gn001"
-    assert "stranger" not in services.pollable()
+    assert services.get_target("stranger") is None
+    assert services.list_pollable()[0] == "gn001"
+    assert "stranger" not in services.list_pollable()
 
 
 @pytest.mark.django_db

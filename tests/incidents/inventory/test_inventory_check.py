@@ -28,7 +28,7 @@ def site(tmp_path: Path) -> None:
 
 
 def one(**asked: object) -> InventoryFinding:
-    found = check.findings(**asked)  # type: ignore[arg-type]
+    found = check.list_findings(**asked)  # type: ignore[arg-type]
     assert len(found) == 1, [str(finding) for finding in found]
     assert found[0].todo
     return found[0]
@@ -36,12 +36,12 @@ def one(**asked: object) -> InventoryFinding:
 
 def test_model_site_has_no_finding() -> None:
     services.apply(services.load(SAKURAONE), NOW)
-    assert [str(finding) for finding in check.findings()] == []
+    assert [str(finding) for finding in check.list_findings()] == []
 
 
 @pytest.mark.usefixtures("site")
 def test_whole_site_has_no_finding() -> None:
-    assert check.findings(gpus_by_slurm={"n1": 2, "n2": 2, "n3": 2}, heard=[]) == []
+    assert check.list_findings(gpus_by_slurm={"n1": 2, "n2": 2, "n3": 2}, heard=[]) == []
 
 
 @pytest.mark.usefixtures("site")
@@ -57,7 +57,7 @@ def test_one_controller_of_two_nodes_is_found_unless_their_serials_tell_them_apa
     assert one().what == "10.0.9.1 is the management controller of n1 and n2"
     for name in ("n1", "n2"):
         Node.objects.filter(name=name).update(serial=f"S-{name}")
-    assert check.findings() == []
+    assert check.list_findings() == []
 
 
 @pytest.mark.usefixtures("site")
@@ -80,7 +80,7 @@ def test_missing_gpu_is_found_by_count_by_peers_and_by_slurm() -> None:
     assert "1 GPUs are known, 2 of 3 compute nodes alike have 2" in one().what
     Node.objects.filter(name="n2").update(gpu_count=2)
     assert "the places of 1 GPUs are known, 2 are declared" in one().what
-    found = check.findings(gpus_by_slurm={"n1": 2, "n2": 2, "n3": 2})
+    found = check.list_findings(gpus_by_slurm={"n1": 2, "n2": 2, "n3": 2})
     assert any("GRES counts 2 GPUs, the inventory 1" in finding.what for finding in found)
 
 
@@ -93,7 +93,7 @@ def test_node_that_one_side_alone_has_is_found() -> None:
 @pytest.mark.usefixtures("site")
 def test_cable_to_an_unknown_machine_or_port_is_found() -> None:
     a_cable("node/n1/nic/mlx5_9", "switch/l9/port/Ethernet0")
-    found = {finding.where: finding.what for finding in check.findings()}
+    found = {finding.where: finding.what for finding in check.list_findings()}
     assert "there is no such port" in found["node/n1/nic/mlx5_9"]
     assert "there is no such machine" in found["switch/l9/port/Ethernet0"]
 
@@ -109,7 +109,7 @@ def test_nic_without_rail_and_rail_without_leaf_are_found() -> None:
 @pytest.mark.usefixtures("site")
 def test_rack_without_its_feed_or_switch_is_found() -> None:
     Rack.objects.create(name="r1", feeds=["feed-9"], management_switch="m9")
-    assert sorted(finding.what for finding in check.findings()) == [
+    assert sorted(finding.what for finding in check.list_findings()) == [
         "management switch m9 is not known",
         "power feed feed-9 is not known",
     ]
@@ -125,7 +125,7 @@ def test_wrong_cable_is_told_once_though_both_ends_hear_it() -> None:
 
 @pytest.mark.usefixtures("site")
 def test_neighbour_of_whom_the_machine_alone_is_known_agrees_with_its_cable() -> None:
-    assert check.findings(heard=[Heard("switch/l1/port/Ethernet0", "node/n1", "n1")]) == []
+    assert check.list_findings(heard=[Heard("switch/l1/port/Ethernet0", "node/n1", "n1")]) == []
     found = one(heard=[Heard("switch/l1/port/Ethernet0", "node/n2", "n2")])
     assert "goes to node/n2, the inventory says node/n1/nic/mlx5_0" in found.what
 

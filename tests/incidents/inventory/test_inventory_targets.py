@@ -23,7 +23,7 @@ def model_site() -> None:
 
 
 def of(kind: TargetKind, name: str) -> Target:
-    found = services.targets(kind, [name])
+    found = services.list_targets(kind, [name])
     assert len(found) == 1
     return found[0]
 
@@ -80,20 +80,22 @@ def test_two_host_ports_share_one_module_of_a_leaf_and_uplinks_have_their_own() 
 def test_a_few_queries_tell_all_targets_of_a_kind(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    services.targets(TargetKind.NODE)  # reads the cables, which are kept
+    services.list_targets(TargetKind.NODE)  # reads the cables, which are kept
     with django_assert_num_queries(8):
-        assert len(services.targets(TargetKind.NODE)) == 101
+        assert len(services.list_targets(TargetKind.NODE)) == 101
     with django_assert_num_queries(5):
-        assert len(services.targets(TargetKind.SWITCH)) == 27
+        assert len(services.list_targets(TargetKind.SWITCH)) == 27
 
 
 @pytest.mark.usefixtures("model_site")
 def test_machines_that_only_spoke_to_us_are_no_targets() -> None:
     Node.objects.create(name="stranger", is_provisional=True)
     Switch.objects.create(name="strange-switch", role="leaf", is_provisional=True)
-    assert services.target("stranger") is None
-    assert "strange-switch" not in [target.name for target in services.targets(TargetKind.SWITCH)]
-    assert services.targets(TargetKind.NODE, ["nobody"]) == []
+    assert services.get_target("stranger") is None
+    assert "strange-switch" not in [
+        target.name for target in services.list_targets(TargetKind.SWITCH)
+    ]
+    assert services.list_targets(TargetKind.NODE, ["nobody"]) == []
 
 
 def test_role_and_rail_follow_from_the_cable_where_the_file_leaves_them_out(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_what_speaks_for_many_machines_is_declared_by_its_role(tmp_path: Path) -
         '[[expect]]\nkind = "site"\nroles = ["prometheus"]\nurls = { query = "http://prom:9090" }\n'
     )
     services.apply(services.load(path), NOW)
-    assert [(t.resource, t.expected.urls) for t in services.targets(TargetKind.SITE)] == [
+    assert [(t.resource, t.expected.urls) for t in services.list_targets(TargetKind.SITE)] == [
         ("site/prometheus", {"query": "http://prom:9090"})
     ]
 

@@ -35,8 +35,8 @@ def test_usual_is_what_more_than_half_of_at_least_three_show(
     for number, value in enumerate(values):
         a_node(f"n{number}")
         peers.learn([version(f"n{number}", value)])
-    assert peers.usual("node").get("compute", {}) == usual
-    expected = services.targets(TargetKind.NODE, ["n0"])[0].expected
+    assert peers.get_usual("node").get("compute", {}) == usual
+    expected = services.list_targets(TargetKind.NODE, ["n0"])[0].expected
     assert expected.peers == usual
 
 
@@ -45,7 +45,7 @@ def test_machines_of_another_role_are_no_peers() -> None:
         a_node(f"n{number}", role="compute")
         a_node(f"m{number}", role="login")
         peers.learn([version(f"n{number}", "1"), version(f"m{number}", "2")])
-    assert {role: list(found.values()) for role, found in peers.usual("node").items()} == {
+    assert {role: list(found.values()) for role, found in peers.get_usual("node").items()} == {
         "compute": ["1"],
         "login": ["2"],
     }

@@ -113,7 +113,7 @@ def test_the_latest_checkpoint_counts_when_several_are_told() -> None:
 
 def test_who_runs_on_a_machine_is_told_with_all_machines_of_the_job() -> None:
     jobs.learn([a_record(), a_record("2", nodes=("gn009",))], T0)
-    on, of = jobs.running_on({"node/gn001", "switch/leaf-01"}, at=T0, around=MINUTE)
+    on, of = jobs.get_running_on({"node/gn001", "switch/leaf-01"}, at=T0, around=MINUTE)
     assert on == {"node/gn001": frozenset({"site/slurm/job/4711"})}
     assert of == {"site/slurm/job/4711": frozenset({"node/gn001", "node/gn002"})}
 
@@ -131,14 +131,14 @@ def test_a_job_counts_when_it_had_not_ended_before_the_time_around(
     end: datetime | None, is_there: bool
 ) -> None:
     jobs.learn([a_record() if end is None else ended(at=end)], T0 + timedelta(days=1))
-    on, _ = jobs.running_on(["node/gn001"], at=T0, around=10 * MINUTE)
+    on, _ = jobs.get_running_on(["node/gn001"], at=T0, around=10 * MINUTE)
     assert bool(on) is is_there
 
 
 def test_a_job_does_not_count_when_it_started_after_the_time_around() -> None:
     jobs.learn([a_record(started_at=T0 + 2 * MINUTE)], T0 + 3 * MINUTE)
-    assert jobs.running_on(["node/gn001"], at=T0, around=MINUTE) == ({}, {})
-    assert jobs.running_on([], at=T0, around=MINUTE) == ({}, {})
+    assert jobs.get_running_on(["node/gn001"], at=T0, around=MINUTE) == ({}, {})
+    assert jobs.get_running_on([], at=T0, around=MINUTE) == ({}, {})
 
 
 def test_questions_to_the_database_do_not_grow_with_the_machines(
@@ -153,7 +153,7 @@ def test_questions_to_the_database_do_not_grow_with_the_machines(
         T0,
     )
     with django_assert_num_queries(3):
-        on, of = jobs.running_on([f"node/{name}" for name in names], at=T0, around=MINUTE)
+        on, of = jobs.get_running_on([f"node/{name}" for name in names], at=T0, around=MINUTE)
     assert (len(on), len(of)) == (1000, 250)
 
 

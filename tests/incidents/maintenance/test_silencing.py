@@ -299,7 +299,7 @@ def test_a_preview_counts_what_would_be_kept_and_what_would_be_told_all_the_same
 
 @pytest.mark.usefixtures("site")
 def test_machines_are_written_as_slurm_writes_them() -> None:
-    there = planning.known()
+    there = planning.get_known_names()
     assert planning.machines("gn[042-043], leaf-01", there) == (
         "node/gn042",
         "node/gn043",
@@ -468,4 +468,4 @@ def test_the_clock_alone_decides_what_a_window_keeps() -> None:
     planned(resource="node/gn042")
     incident = raised(after=HOUR)
     assert incident.silence is None
-    assert active_windows.in_force(NOW + HOUR) == []
+    assert active_windows.list_in_force(NOW + HOUR) == []

@@ -304,11 +304,11 @@ def test_everything_goes_out_when_what_slack_refused_is_mended(
         clock.turn(timedelta(seconds=1))
     assert len(slack.workspace.calls) <= 4, "a refusal is tried again slowly"
     assert word in Notification.objects.filter(state="failed").first().error  # type: ignore[union-attr]
-    assert word in services.troubles(clock.now)[0]
+    assert word in services.list_troubles(clock.now)[0]
     mend_it(slack.workspace)
     drain(notifier, clock)
     assert len(_sequences(slack)) == 6
-    assert services.troubles(clock.now) == []
+    assert services.list_troubles(clock.now) == []
 
 
 def test_other_messages_go_out_when_one_is_refused_for_itself(

@@ -174,16 +174,16 @@ def test_a_reply_names_the_person_who_acted_and_not_kintsugi() -> None:
 
 
 def test_the_jobs_stand_on_the_card_when_they_are_known() -> None:
-    said = str(blocks.card_blocks(replace(CARD, impact="3 jobs of 2 people, 64 nodes")))
+    said = str(blocks.make_card_blocks(replace(CARD, impact="3 jobs of 2 people, 64 nodes")))
     assert "Jobs: 3 jobs of 2 people, 64 nodes" in said
-    assert "Jobs:" not in str(blocks.card_blocks(CARD))
+    assert "Jobs:" not in str(blocks.make_card_blocks(CARD))
 
 
 def test_a_card_says_how_to_go_about_it_with_the_sites_own_page() -> None:
     advice = "Run `ethtool -m mlx5_0`. Well is: no alarm."
     card = replace(CARD, advice=advice, advice_url="https://wiki.example/nic")
-    sections = [block for block in blocks.card_blocks(card) if block["type"] == "section"]
+    sections = [block for block in blocks.make_card_blocks(card) if block["type"] == "section"]
     assert sections[-1]["text"]["text"] == (
         f"*How to go about it*\n{advice}\n<https://wiki.example/nic|This site's page about it>"
     )
-    assert len(blocks.card_blocks(card)) == len(blocks.card_blocks(CARD)) + 1
+    assert len(blocks.make_card_blocks(card)) == len(blocks.make_card_blocks(CARD)) + 1

@@ -10,7 +10,7 @@ from detectors.faults import Severity
 from fixtures.slack_page.workspace import Fault
 from fixtures.slack_server import CHANNEL, TOKEN, SlackServer
 from incidents.notify.choice import Either
-from incidents.notify.console import ConsoleNotifier, line
+from incidents.notify.console import ConsoleNotifier, format_line
 from incidents.notify.notifier import (
     Card,
     ChannelUnreachable,
@@ -133,7 +133,7 @@ def test_no_connection_is_certainly_not_sent() -> None:
 
 @pytest.mark.parametrize("word", sorted(errors.CHANNEL_REFUSALS))
 def test_every_refusal_of_a_channel_says_what_a_person_can_do(word: str) -> None:
-    sentence = errors.advice(word)
+    sentence = errors.get_advice(word)
     assert word in sentence
     assert len(sentence) > 40
 
@@ -193,7 +193,7 @@ def test_the_log_says_once_that_there_is_no_token(caplog: pytest.LogCaptureFixtu
 
 
 def test_the_logs_line_holds_all_that_a_person_needs() -> None:
-    assert line(CARD) == (
+    assert format_line(CARD) == (
         "Incident #42 CRITICAL open: GPU has fallen off the bus, gn042 GPU 4 (rack r07), since 2025-01-15 03:00:00 UTC."
         " Watching. Acknowledge it. http://console.example/42"
     )

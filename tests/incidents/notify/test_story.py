@@ -79,7 +79,7 @@ def test_a_running_repair_says_its_last_step_and_not_what_joined_meanwhile() -> 
 
 def test_the_link_is_the_consoles_page(settings: Settings) -> None:
     settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_BASE_URL": "https://console.example/"}
-    assert story.console_url(7) == "https://console.example/incidents/incident/7/change/"
+    assert story.get_console_url(7) == "https://console.example/incidents/incident/7/change/"
 
 
 def test_a_card_says_nothing_of_jobs_until_they_are_counted() -> None:

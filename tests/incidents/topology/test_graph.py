@@ -113,12 +113,12 @@ def test_nothing_is_known_of_what_the_inventory_does_not_hold() -> None:
 @pytest.mark.django_db
 def test_one_small_query_is_asked_when_nothing_has_changed(now: datetime) -> None:
     services.apply(services.load(SITE), now)
-    first = graphs.current()
+    first = graphs.get_current()
 
     with CaptureQueriesContext(
         connection,
     ) as asked:
-        again = graphs.current()
+        again = graphs.get_current()
 
     assert again is first
     assert len(asked) == 1
@@ -127,7 +127,7 @@ def test_one_small_query_is_asked_when_nothing_has_changed(now: datetime) -> Non
 @pytest.mark.django_db
 def test_the_graph_of_the_database_is_that_of_the_files(now: datetime, site: Graph) -> None:
     services.apply(services.load(SITE), now)
-    kept = graphs.current()
+    kept = graphs.get_current()
 
     for place in (
         "switch/leaf-03",
@@ -145,13 +145,13 @@ def test_the_graph_of_the_database_is_that_of_the_files(now: datetime, site: Gra
 @pytest.mark.django_db
 def test_a_change_by_another_process_is_noticed(now: datetime) -> None:
     services.apply(Topology(nodes=(NodePlace("gn001", rack="r01"),)), now)
-    before = graphs.current()
+    before = graphs.get_current()
     kept = dict(graphs._kept)
     services.apply(Topology(nodes=(NodePlace("gn001", rack="r02"),)), now)
     graphs._kept.update(kept)  # as this process is, when another one made the change
 
     assert before.rack_of("node/gn001") == "rack/r01"
-    assert graphs.current().rack_of("node/gn001") == "rack/r02"
+    assert graphs.get_current().rack_of("node/gn001") == "rack/r02"
 
 
 def test_building_grows_with_the_site_and_a_question_does_not() -> None:

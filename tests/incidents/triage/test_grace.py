@@ -206,7 +206,7 @@ def fleet() -> None:
     Node.objects.bulk_create([Node(name=name, role="compute", pod="pod-a") for name in NODES])
     Switch.objects.bulk_create([Switch(name=f"leaf-{leaf:02}", role="leaf") for leaf in range(12)])
     Cable.objects.bulk_create([Cable(a=nic(name), b=port(name)) for name in NODES])
-    graphs.changed()
+    graphs.mark_changed()
 
 
 def nic(name: str) -> str:

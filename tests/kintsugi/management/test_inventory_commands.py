@@ -134,8 +134,8 @@ def simulated(db: None) -> SimulatedWorld:
 
 def look(world: SimulatedWorld, names: list[str], switches: list[str]) -> discover.Discovered:
     nodes, chosen = (
-        services.targets(TargetKind.NODE, names),
-        services.targets(TargetKind.SWITCH, switches),
+        services.list_targets(TargetKind.NODE, names),
+        services.list_targets(TargetKind.SWITCH, switches),
     )
     return discover.inspect_machines(
         nodes, chosen, simulated_transports(world), report=lambda line: None
@@ -147,7 +147,7 @@ def test_machines_tell_serials_and_agree_with_the_cables_of_the_file(
 ) -> None:
     found = look(simulated, ["gn001", "gn002"], ["leaf-01", "spine-01"])
     assert found.failed == []
-    every = [services.targets(kind) for kind in (TargetKind.NODE, TargetKind.SWITCH)]
+    every = [services.list_targets(kind) for kind in (TargetKind.NODE, TargetKind.SWITCH)]
     topology, doubts = discover.topology(found, *every)
     assert doubts == ()
     difference = services.apply(topology, NOW)
@@ -164,7 +164,7 @@ def test_machines_tell_serials_and_agree_with_the_cables_of_the_file(
 def test_cable_that_was_moved_is_taken_as_the_machines_tell_it(simulated: SimulatedWorld) -> None:
     Cable.objects.filter(a="node/gn001/nic/mlx5_0").update(b="switch/leaf-01/port/Ethernet500")
     found = look(simulated, ["gn001"], [])
-    every = [services.targets(kind) for kind in (TargetKind.NODE, TargetKind.SWITCH)]
+    every = [services.list_targets(kind) for kind in (TargetKind.NODE, TargetKind.SWITCH)]
     services.apply(discover.topology(found, *every)[0], NOW)
     cable = Cable.objects.get(a="node/gn001/nic/mlx5_0")
     assert cable.b == "switch/leaf-01/port/Ethernet0"
@@ -192,7 +192,7 @@ def test_machine_that_does_not_answer_is_told_and_the_others_go_on(
     simulated.node("gn001").boot_takes = timedelta(minutes=5)
     simulated.reboot("gn001")
     lines: list[str] = []
-    nodes = services.targets(TargetKind.NODE, ["gn001", "gn002"])
+    nodes = services.list_targets(TargetKind.NODE, ["gn001", "gn002"])
     found = discover.inspect_machines(
         nodes, [], simulated_transports(simulated), report=lines.append
     )
@@ -352,7 +352,7 @@ def test_visudo_accepts_the_lines_of_every_detector(
 ) -> None:
     via, targets = (
         simulated_transports(simulated),
-        services.targets(TargetKind.NODE, ["gn001", "mt001"]),
+        services.list_targets(TargetKind.NODE, ["gn001", "mt001"]),
     )
     asked = sudoers.find_detector_commands(registry.DETECTORS, targets, via.shell, now=NOW)
     path = tmp_path / "kintsugi"
@@ -366,7 +366,10 @@ def test_visudo_accepts_the_lines_of_every_detector(
 
 
 def test_acts_stand_in_a_file_apart_and_looks_allow_none_of_them(simulated: SimulatedWorld) -> None:
-    via, targets = simulated_transports(simulated), services.targets(TargetKind.NODE, ["gn001"])
+    via, targets = (
+        simulated_transports(simulated),
+        services.list_targets(TargetKind.NODE, ["gn001"]),
+    )
     looks = "\n".join(
         sudoers.format_sudoers(
             sudoers.find_detector_commands(registry.DETECTORS, targets, via.shell, now=NOW),
@@ -389,7 +392,7 @@ def test_acts_stand_in_a_file_apart_and_looks_allow_none_of_them(simulated: Simu
 def test_visudo_accepts_the_lines_of_acts(simulated: SimulatedWorld, tmp_path: Path) -> None:
     path = tmp_path / "kintsugi-acts"
     asked = sudoers.find_act_commands(
-        services.targets(TargetKind.NODE, ["gn001"]), None, root_rights.list_units()
+        services.list_targets(TargetKind.NODE, ["gn001"]), None, root_rights.list_units()
     )
     path.write_text("\n".join(sudoers.format_sudoers(asked, "kintsugi", head=sudoers.ACTS)) + "\n")
     path.chmod(0o440)

@@ -144,7 +144,7 @@ def test_jobs_are_not_known_and_not_none_when_slurm_does_not_answer(watched: Wat
     watched.look()
     incident.refresh_from_db()
     assert incident.impact_at is None
-    assert "Unable to contact slurm controller" in job_source.notice()
+    assert "Unable to contact slurm controller" in job_source.get_notice()
 
 
 def test_slurm_is_asked_no_sooner_when_it_did_not_answer(watched: Watched) -> None:
@@ -167,7 +167,7 @@ def test_jobs_run_on_as_last_seen_when_slurm_is_away_and_their_end_is_learned_wh
     watched.slurm.is_answering = True
     watched.look(timedelta(hours=2))
     assert (Job.objects.get().state, Job.objects.get().ended_at) == ("TIMEOUT", NOW + 2 * MINUTE)
-    assert job_source.notice() == ""
+    assert job_source.get_notice() == ""
 
 
 def test_an_end_is_not_known_when_nobody_keeps_accounts_and_nobody_looked(watched: Watched) -> None:
@@ -178,7 +178,7 @@ def test_an_end_is_not_known_when_nobody_keeps_accounts_and_nobody_looked(watche
     watched.look(10 * MINUTE)
     assert Job.objects.get().state == "UNKNOWN"
     assert IncidentJob.objects.get().gpu_hours_lost is None
-    assert "keeps no accounts" in job_source.notice()
+    assert "keeps no accounts" in job_source.get_notice()
 
 
 def test_accounts_that_do_not_answer_are_said_and_asked_again_from_where_they_ended(
@@ -191,8 +191,8 @@ def test_accounts_that_do_not_answer_are_said_and_asked_again_from_where_they_en
     )
     source.refresh_from_db()
     assert (source.accounts_at, source.has_accounts) == (NOW, True)
-    assert "no slurmdbd" in job_source.notice()
-    assert f"They last told at {NOW:%Y-%m-%d %H:%M}" in job_source.notice()
+    assert "no slurmdbd" in job_source.get_notice()
+    assert f"They last told at {NOW:%Y-%m-%d %H:%M}" in job_source.get_notice()
 
 
 def test_a_tick_of_the_pipeline_looks_at_jobs(watched: Watched) -> None:

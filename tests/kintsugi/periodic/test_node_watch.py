@@ -199,7 +199,7 @@ def test_what_a_person_did_is_in_the_ledger_with_the_look_that_saw_it(watched: W
 def test_a_node_that_comes_into_the_inventory_later_is_out_at_once(watched: Watched) -> None:
     watched.slurm.human_drain("gn042", "bob: tray")
     watched.look()
-    left = capacity.of_partitions()
+    left = capacity.list_of_partitions()
     assert [(row.name, row.total, row.left) for row in left] == [("gpu", 3, 2)]
 
 
@@ -212,12 +212,12 @@ def test_console_and_pages_count_the_nodes_that_slurm_shows_to_take_no_jobs(
     watched.look()
     (pod,) = console.pods()
     assert (pod["out"], pod["serving"]) == (2, 1)
-    (left,) = capacity.of_partitions()
+    (left,) = capacity.list_of_partitions()
     assert (left.total, left.left) == (3, 1)
     watched.slurm.human_resume("gn042")
     watched.slurm.save_power("gn043")
     watched.look()
-    (left,) = capacity.of_partitions()
+    (left,) = capacity.list_of_partitions()
     assert left.left == 3
 
 

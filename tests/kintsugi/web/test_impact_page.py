@@ -66,13 +66,15 @@ def test_what_is_left_counts_nodes_of_partitions_and_links_of_rails() -> None:
     a_fault("node/gn001", "slurm.node_down")
     a_fault("node/gn002/nic/mlx5_0", "nic.link.down", severity="major")
     a_fault("switch/leaf-01", "switch.rebooted", severity="critical")
-    assert [(each.name, each.left, each.total) for each in capacity.of_partitions()] == [
+    assert [(each.name, each.left, each.total) for each in capacity.list_of_partitions()] == [
         ("all", 2, 3),
         ("gpu", 2, 3),
     ]
-    assert [(each.name, each.left, each.total) for each in capacity.of_rails()] == [
+    assert [(each.name, each.left, each.total) for each in capacity.list_of_rails()] == [
         ("0", 2, 3),
         ("1", 0, 3),
     ]
     Fault.objects.update(is_active=False)
-    assert {each.left for each in (*capacity.of_partitions(), *capacity.of_rails())} == {3}
+    assert {each.left for each in (*capacity.list_of_partitions(), *capacity.list_of_rails())} == {
+        3
+    }

@@ -75,7 +75,7 @@ class Fleet(RuleBasedStateMachine):
         graphs.forget()
         self.site = Site(nodes=NODES, bounds=BOUNDS)
         Node.objects.filter(name__in=self.site.names[6:]).update(pod="pod-b")
-        graphs.changed()
+        graphs.mark_changed()
         self.pods = dict(Node.objects.values_list("name", "pod"))
         self.sick: set[str] = set()
         self.dead: set[str] = set()

@@ -303,7 +303,7 @@ def test_nothing_is_lost_when_slurmdbd_is_down_while_jobs_end(
 ) -> None:
     before = datetime.now(UTC)
     job_watch.update_jobs(before, real_site.slurm)
-    assert job_source.notice() == ""
+    assert job_source.get_notice() == ""
     job = real_site.start_job(("gn008",))
     accounts.kill()
     try:
@@ -311,9 +311,9 @@ def test_nothing_is_lost_when_slurmdbd_is_down_while_jobs_end(
         assert Job.objects.get(job_id=job).state == "RUNNING"
         assert (
             "slurmdbd or its database is down or cannot be reached (Connection refused)"
-            in job_source.notice()
+            in job_source.get_notice()
         )
-        assert f"They last told at {before:%Y-%m-%d %H:%M}" in job_source.notice()
+        assert f"They last told at {before:%Y-%m-%d %H:%M}" in job_source.get_notice()
         real_site.exit(job, 3)
         real_site.forget({"FAILED": job})
         job_watch.update_jobs(before + 2 * MINUTE, real_site.slurm)
@@ -324,7 +324,7 @@ def test_nothing_is_lost_when_slurmdbd_is_down_while_jobs_end(
         lambda: job in _accounted(real_site), what="slurmctld has told slurmdbd"
     )
     job_watch.update_jobs(before + 3 * MINUTE, real_site.slurm)
-    assert (Job.objects.get(job_id=job).state, job_source.notice()) == ("FAILED", "")
+    assert (Job.objects.get(job_id=job).state, job_source.get_notice()) == ("FAILED", "")
 
 
 def _accounted(site: RealSite) -> set[str]:
@@ -362,7 +362,7 @@ def test_jobs_that_run_are_known_and_a_missing_sacct_is_said_when_it_is_not_inst
     monkeypatch.setenv("PATH", str(tmp_path))
     job_watch.update_jobs(datetime.now(UTC), real_site.slurm)
     assert Job.objects.get(job_id=job).state == "RUNNING"
-    assert "has no `sacct` where Slurm's programs run" in job_source.notice()
+    assert "has no `sacct` where Slurm's programs run" in job_source.get_notice()
 
 
 @on_a_real_one

@@ -61,7 +61,7 @@ def test_a_job_cancelled_after_its_node_lost_a_gpu_is_counted_with_its_checkpoin
     services.ingest([event], now=now)
     job_watch.update_jobs(now, slurm)
     incident = Incident.objects.get()
-    assert incident.jobs_touched == 1, job_source.notice()
+    assert incident.jobs_touched == 1, job_source.get_notice()
     slurm_daemons.command("scancel", lost)
     deadline, ahead = deadline_in(20), timedelta(0)
     while not IncidentJob.objects.filter(outcome="CANCELLED").exists():
@@ -73,8 +73,8 @@ def test_a_job_cancelled_after_its_node_lost_a_gpu_is_counted_with_its_checkpoin
     ran = (row.job.ended_at - row.job.started_at) / timedelta(hours=1)  # type: ignore[operator]
     assert row.gpu_hours_lost is not None
     assert 0 < row.gpu_hours_lost <= 4 * ran
-    assert impact.tally(Incident.objects.get()).people == 1  # type: ignore[union-attr]
-    assert "keeps no accounts" in job_source.notice()
+    assert impact.get_tally(Incident.objects.get()).people == 1  # type: ignore[union-attr]
+    assert "keeps no accounts" in job_source.get_notice()
 
 
 @pytest.mark.parametrize(
