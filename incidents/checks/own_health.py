@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from detectors import resources
 from detectors.faults import EventKind, FaultEvent
 from detectors.receivers.delivery import Backlog
 from incidents.checks import own_health_texts as texts
@@ -112,7 +113,8 @@ def list_part_troubles(now: datetime) -> list[str]:
     rows = list_latest()
     silent = [_describe_silence(row, rows, now) for row in rows if not is_fresh(row, now)]
     degraded = [row for row in rows if is_fresh(row, now) and row.trouble]
-    return silent + [texts.describe_degraded_part(row) for row in degraded]
+    sentences = silent + [texts.describe_degraded_part(row) for row in degraded]
+    return [resources.printable(sentence) for sentence in sentences]
 
 
 def list_standing() -> list[tuple[datetime, str]]:

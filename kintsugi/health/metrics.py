@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from detectors import resources
 from detectors.faults import Severity
 from incidents.checks.heartbeats import list_latest
 from incidents.models import Fault, Incident, Notification, UnreadTemplate
@@ -43,10 +44,11 @@ class OwnNumbers(Collector):
 
 
 def format_metrics(now: datetime) -> bytes:
-    """All of them. Raises the database's errors."""
+    """All of them, without control characters. Raises the database's errors."""
     registry = CollectorRegistry()
     registry.register(OwnNumbers(now))
-    return generate_latest(registry)
+    lines = generate_latest(registry).decode().split("\n")
+    return "\n".join(map(resources.printable, lines)).encode()
 
 
 def _collect_parts(now: datetime) -> Iterator[Metric]:

@@ -137,6 +137,7 @@ FILES: dict[str, Callable[[Path], object]] = {
 # Read what this machine has written: histories, spools, captures, states, the senders' cache; or
 # hand a file on to those above.
 OF_THIS_MACHINE = {
+    "kintsugi.servers.receiving._read_kept_hosts",
     "detectors.cli.captures.read_file",
     "detectors.cli.captures.read_folder",
     "detectors.cli.captures._read_bytes",

@@ -532,7 +532,7 @@ class TestAddresses:
         ) == (403, True)
 
     def test_an_unknown_address_is_not_found_whoever_asks(self, people: People) -> None:
-        for address in ("/health", "/metrics/", "/incidents/nothing/"):
+        for address in ("/health", "/metric/", "/incidents/nothing/"):
             assert Client().get(address).status_code == 404
             assert people.viewer.get(address).status_code == 404
 
