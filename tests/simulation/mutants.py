@@ -118,7 +118,7 @@ def _count_twice() -> list[Patch]:
         return ""
 
     return [
-        patch.object(deduplication.upsert, "known", know_nothing),
+        patch.object(deduplication.upsert, "get_known", know_nothing),
         patch.object(repeats, "use_keys", use_all),
         patch.object(correlate, "use_keys", use_all),
     ]
