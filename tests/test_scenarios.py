@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -65,6 +66,15 @@ def test_every_shipped_scenario_names_the_public_incident_or_study_that_it_retel
 @pytest.mark.parametrize("name", ["leaf_switch_reboot", "multi_node_job_crash"])
 def test_a_scenario_ends_the_same_when_the_seed_is_another(name: str) -> None:
     assert perform(name, seed=77)[1] == []
+
+
+def test_a_scenario_plays_the_same_wherever_its_folder_lies(tmp_path: Path) -> None:
+    played = []
+    for name in ("here", "there"):
+        folder = shutil.copytree(SCENARIOS / "leaf_switch_reboot", tmp_path / name)
+        with database.temporary():
+            played.append(replay.scenario(reader.read(folder)).played.incidents)
+    assert played[0] == played[1]
 
 
 EVERY_LEAF = """
