@@ -40,7 +40,7 @@ _START = "Start it (`systemctl status redis-server` on its machine), or correct 
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RedisRefusal:
     """What Redis said, and what to do. `is_outage`: it takes nothing."""
 
     reason: str
@@ -48,7 +48,7 @@ class Refusal:
     is_outage: bool = True
 
 
-def find_refusal(url: str) -> Refusal | None:
+def find_refusal(url: str) -> RedisRefusal | None:
     """None where it takes work. Takes up to some seconds."""
     client = redis.Redis.from_url(url, socket_connect_timeout=_TIMEOUT_S, socket_timeout=_TIMEOUT_S)
     try:
@@ -58,13 +58,13 @@ def find_refusal(url: str) -> Refusal | None:
         return None
     except RedisError as error:
         reason = get_reason(error)
-        return Refusal(reason, _get_todo(error, reason))
+        return RedisRefusal(reason, _get_todo(error, reason))
     finally:
         client.close()
     if policy == _SAFE_POLICY:
         return None
     # It drops whole queues in silence once its memory is short.
-    return Refusal(
+    return RedisRefusal(
         f"it may evict queues, for its maxmemory-policy is {policy}",
         f"Set `maxmemory-policy {_SAFE_POLICY}` in redis.conf.",
         is_outage=False,
