@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -27,6 +28,14 @@ def now() -> datetime:
 def _forgotten_inventory() -> None:
     """What one test's inventory was is not another's."""
     graphs.forget()
+
+
+@pytest.fixture(autouse=True)
+def _no_stop_file_left() -> Iterator[None]:
+    """One would stop every later test's acts."""
+    yield
+    path = Path(os.environ["KINTSUGI_DATA_DIR"]) / "stop"
+    assert not path.exists(), f"this test has written {path}: give it a KINTSUGI_STOP_FILE"
 
 
 @pytest.fixture(scope="session")

@@ -44,6 +44,7 @@ WRITERS = {
     "kintsugi.cli.main._end",
     "kintsugi.cli.output.complain",
     "kintsugi.cli.output.echo",
+    "kintsugi.configuration.stop_file.write",
     "kintsugi.replay.play.silent",
     "kintsugi.slack.orders._ask_which",
 }

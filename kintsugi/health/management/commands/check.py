@@ -24,8 +24,11 @@ _RECEIVERS = "Receivers keep what comes in on their disks meanwhile; nothing els
 
 class Command(check.Command):
     def handle(self, *app_labels: Any, **options: Any) -> None:
-        checks.register(_check_site, _PARTS)
-        super().handle(*app_labels, **options)
+        registered = checks.register(_check_site, _PARTS)
+        try:
+            super().handle(*app_labels, **options)
+        finally:
+            checks.registry.registry.registered_checks.discard(registered)
 
 
 def _check_site(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
