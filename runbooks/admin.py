@@ -163,7 +163,7 @@ class RunAdmin(ReadOnlyAdmin):
         return {
             "title": f"Run {row.pk}",
             "is_unfinished": row.state in UNFINISHED,
-            "forms": control_forms(row),
+            "forms": build_control_forms(row),
             "can_control": can_control,
             "act_address": act_address,
             **_describe_approvals(row),
@@ -194,7 +194,7 @@ class RunAdmin(ReadOnlyAdmin):
             f"{control.name}-seen": approvals.get_fingerprint(run),
         }  # what the page shows now
         return self.render_page(
-            request, str(object_id), status=409, forms=control_forms(run, form, control)
+            request, str(object_id), status=409, forms=build_control_forms(run, form, control)
         )
 
 
@@ -210,7 +210,7 @@ def _describe_approvals(run: Run) -> dict[str, Any]:
     }
 
 
-def control_forms(
+def build_control_forms(
     run: Run, bound: ControlForm | None = None, refused: Control | None = None
 ) -> list[tuple[Control, ControlForm, bool]]:
     """What the state allows, each with its form; a refused one stays open with its text."""

@@ -25,7 +25,7 @@ def parse_duration(value: object) -> timedelta:
     return found
 
 
-def any_of(words: type[E]) -> Callable[[object], E]:
+def build_choice_parser(words: type[E]) -> Callable[[object], E]:
     return lambda value: words(str(value))
 
 
@@ -44,7 +44,7 @@ def parse_names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def whole_number(least: int, most: int) -> Callable[[object], int]:
+def build_whole_number_parser(least: int, most: int) -> Callable[[object], int]:
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ValueError(f"it is no whole number from {least} to {most}")

@@ -213,7 +213,7 @@ class Parameter:
 
     @classmethod
     def choice(cls, words: type[StrEnum], *, default: StrEnum) -> Parameter:
-        return cls(parameters.any_of(words), parameters.format_choices(words), default)
+        return cls(parameters.build_choice_parser(words), parameters.format_choices(words), default)
 
     @classmethod
     def duration(cls, *, default: timedelta) -> Parameter:
@@ -230,7 +230,7 @@ class Parameter:
     @classmethod
     def whole_number(cls, least: int, most: int, *, default: int) -> Parameter:
         expected = f"a whole number from {least} to {most}"
-        return cls(parameters.whole_number(least, most), expected, default)
+        return cls(parameters.build_whole_number_parser(least, most), expected, default)
 
 
 @dataclass
@@ -377,12 +377,12 @@ def get_backoff(since: datetime | None, now: datetime, *, longest: timedelta) ->
     return min(longest, max(_SHORTEST_LOOK, waited / 10))
 
 
-def to_iso(at: datetime) -> str:
+def format_iso(at: datetime) -> str:
     """A time as it is stored in facts."""
     return at.isoformat()
 
 
-def fact_time(ctx: Context, fact: str) -> datetime | None:
+def get_fact_time(ctx: Context, fact: str) -> datetime | None:
     """A time from the facts, None when it was never stored."""
     text = ctx.facts.get(fact)
     return datetime.fromisoformat(text) if text else None

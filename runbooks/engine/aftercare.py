@@ -27,7 +27,7 @@ from runbooks.models import Run, StepRun
 from runbooks.node import drains, return_to_service
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import node_states
-from runbooks.step import Context, Failed, Wait, to_iso
+from runbooks.step import Context, Failed, Wait, format_iso
 from runbooks.steps.resume import Resume
 
 _LOOK_AGAIN = timedelta(seconds=30)
@@ -143,7 +143,7 @@ def _store_resume(turn: Turn, outcome: StepRun.Outcome) -> None:
         audit.record_run(run, Resume.name, audit.Phase.DONE, text, now=turn.now, key=turn.key)
         has_asked = run.facts.pop("asked", None) is not None
         run.facts[_TIMES] = run.facts.get(_TIMES, 0) + 1
-        run.facts[GIVEN_BACK_AT] = to_iso(turn.attempted_at or turn.now)
+        run.facts[GIVEN_BACK_AT] = format_iso(turn.attempted_at or turn.now)
         turn.note_outcome(outcome, text)
         _record(turn, text, "" if has_asked else None)
         lease.release(run, wake_at=return_to_service.get_next_check_at(run.facts), waiting_for="")

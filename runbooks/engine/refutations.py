@@ -25,7 +25,7 @@ from runbooks.lease.withdrawal_reasons import REFUTED, UNWITNESSED, Withdraw
 from runbooks.models import Run
 from runbooks.node import drains, witnesses
 from runbooks.slurm.ownership import Held
-from runbooks.step import Context, Done, Refuted, Wait, World, fact_time, to_iso
+from runbooks.step import Context, Done, Refuted, Wait, World, format_iso, get_fact_time
 from runbooks.steps.ask_person import AskPerson
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 
@@ -40,7 +40,7 @@ def ends_turn(turn: Turn, ctx: Context, *, world: World) -> bool:
     """Whether the turn ends here, since a look at the node denies what the run is for."""
     if not _is_due(turn, ctx):
         return False
-    ctx.facts[_LOOKED_AT] = to_iso(ctx.now)
+    ctx.facts[_LOOKED_AT] = format_iso(ctx.now)
     result = ConfirmOnNode().run(ctx)
     if isinstance(result, Refuted):
         give_back(turn, result, world=world)
@@ -124,7 +124,7 @@ def _is_due(turn: Turn, ctx: Context) -> bool:
     is_ahead = ConfirmOnNode.name in ahead or asks
     if not is_ahead or witnesses.CONFIRMED_AT in ctx.facts or turn.attempted_at is not None:
         return False
-    looked_at = fact_time(ctx, _LOOKED_AT)
+    looked_at = get_fact_time(ctx, _LOOKED_AT)
     is_recent = looked_at is not None and ctx.now < looked_at + _LOOK_AGAIN
     if is_recent and witnesses.REFUTED_SINCE not in ctx.facts:
         return False

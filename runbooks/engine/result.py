@@ -38,7 +38,7 @@ from runbooks.step import (
     Step,
     StepEffect,
     Wait,
-    to_iso,
+    format_iso,
 )
 from runbooks.steps.pause_pollers import get_holder
 
@@ -110,7 +110,7 @@ class Turn:
         """On the row of the attempt, else of the wait, else on a row of its own."""
         if self.step is None:
             return
-        row = self.tried or self.waiting or self.new_row()
+        row = self.tried or self.waiting or self.build_row()
         row.outcome, row.text, row.finished_at = outcome, text, self.now
         row.evidence = dict(evidence or {})
         row.save()
@@ -124,11 +124,11 @@ class Turn:
         """An attempt of unknown outcome stays what it is while it is waited for."""
         if self.step is None:
             return
-        self.waiting = self.waiting or self.new_row()
+        self.waiting = self.waiting or self.build_row()
         self.waiting.outcome, self.waiting.text = StepRun.Outcome.WAITING, text
         self.waiting.save()
 
-    def new_row(self) -> StepRun:
+    def build_row(self) -> StepRun:
         name = self.step.name if self.step is not None else ""
         return StepRun(
             run=self.run, index=self.run.step, name=name, key=self.key, started_at=self.now
@@ -147,7 +147,7 @@ def store_attempt(turn: Turn) -> None:
             turn.note_outcome(
                 StepRun.Outcome.FAILED, "It did not take: nothing of it was seen on the node."
             )
-        turn.tried = turn.new_row()
+        turn.tried = turn.build_row()
         turn.tried.outcome = StepRun.Outcome.ATTEMPTED
         turn.tried.save()
         if step.recovery is not None and not is_again:
@@ -276,7 +276,7 @@ def refuse(turn: Turn, refused: GuardRefused, *, maintenance: str = "") -> None:
     text = f"{refused.reason}. {goes_on}Asked again at {retry_at:%Y-%m-%d %H:%M:%S %Z}."
     with transaction.atomic():
         if run.facts.get(REFUSED) != refused.kind:
-            row = turn.new_row()
+            row = turn.build_row()
             row.outcome, row.text, row.finished_at = StepRun.Outcome.REFUSED, text, turn.now
             row.save()
             _record(turn, "run_refused", text)
@@ -309,7 +309,7 @@ def store_note(turn: Turn, text: str, *, again_in: timedelta) -> None:
 
 def _schedule_retry(turn: Turn, text: str, *, at: datetime) -> None:
     """Waits, and says for what, as it is now."""
-    turn.run.facts[SAID_AT] = to_iso(turn.now)
+    turn.run.facts[SAID_AT] = format_iso(turn.now)
     lease.release(turn.run, wake_at=at, waiting_for=text)
 
 
@@ -367,7 +367,7 @@ def take_over(turn: Turn, taken: TakenOver, *, left: str = "") -> None:
         _act(turn, Trigger.REPAIR_WITHDRAWN, text, needs_human=ask)
 
 
-def restores_persons_drain(turn: Turn, ctx: Context) -> bool:
+def restore_persons_drain(turn: Turn, ctx: Context) -> bool:
     """Whether the turn ends here: a person's drain came in the moment of our last act and is put
     back, or the accounts that would say so are waited for."""
     found = overwritten.find_overwritten(ctx)

@@ -52,7 +52,17 @@ from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, Held, TakenOver
 from runbooks.slurm.protocol import NodeChanged, SlurmRefusal
-from runbooks.step import Context, Failed, Refuted, Step, StepEffect, Wait, World, fact_time, to_iso
+from runbooks.step import (
+    Context,
+    Failed,
+    Refuted,
+    Step,
+    StepEffect,
+    Wait,
+    World,
+    format_iso,
+    get_fact_time,
+)
 from runbooks.steps.burn_in import BurnIn
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.diagnose import Diagnose
@@ -157,7 +167,7 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     ctx.params, ctx.key = planned.params, turn.key
     if step.act is not Act.DRAIN:  # such a step looks itself at what became of its attempt
         drains.note_unkept_drain(ctx)
-    if ending.restores_persons_drain(turn, ctx) or _gives_way(turn, ctx):
+    if ending.restore_persons_drain(turn, ctx) or _gives_way(turn, ctx):
         return
     if witness_check.is_denied(turn, ctx, world=world):
         return
@@ -177,7 +187,7 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         return
     if isinstance(step, Resume) and _is_kept_out(turn, ctx):
         return
-    if _returns_to_inspection(turn, ctx):
+    if _return_to_inspection(turn, ctx):
         return
     _act(turn, ctx, permission, at=at)
 
@@ -309,7 +319,7 @@ def _check_paused_run(run: Run, *, now: datetime, world: World) -> None:
 def _is_only_checked(turn: Turn, ctx: Context) -> bool:
     """Whether the look ends with what the accounts say of the run's last act: nothing else is
     due."""
-    if ending.restores_persons_drain(turn, ctx):
+    if ending.restore_persons_drain(turn, ctx):
         return True
     due_at = ending.get_next_check_at(turn.run, turn.now)
     if due_at is not None and due_at <= turn.now:
@@ -354,7 +364,7 @@ def _is_forgotten_by_slurm(turn: Turn, ctx: Context) -> bool:
     """Whether slurmctld may have lost its state. Then one person is asked, once for all runs: the
     breaker trips, and who closes it has the nodes drained again."""
     facts = turn.run.facts
-    began_at = holding.find_lost_state(ctx, fact_time(ctx, lease.SAID_AT))
+    began_at = holding.find_lost_state(ctx, get_fact_time(ctx, lease.SAID_AT))
     if began_at is None:
         return False
     text = (
@@ -362,7 +372,7 @@ def _is_forgotten_by_slurm(turn: Turn, ctx: Context) -> bool:
         " on any node: it may have lost its state"
     )
     if holding.LOST_AT not in facts:
-        facts[holding.LOST_AT] = to_iso(began_at)
+        facts[holding.LOST_AT] = format_iso(began_at)
         breaker.trip(f"{text}. Closing this has runs drain their nodes again", turn.now)
     elif breaker.get_open_breaker() is None:
         del facts[holding.LOST_AT]
@@ -378,7 +388,7 @@ def _drain_again(turn: Turn, dropped: Dropped, ctx: Context) -> None:
     text = f"{dropped.text}: drained again."
     audit.record_run(turn.run, "drain", audit.Phase.BEGUN, text, now=turn.now)
     drains.drain_node(ctx, turn.run.facts["reason"])
-    turn.run.facts["held_at"] = to_iso(turn.now)
+    turn.run.facts["held_at"] = format_iso(turn.now)
     note = f"{dropped.text}; Kintsugi drained it again at once."
     ending.store_note(turn, note, again_in=timedelta(0))
 
@@ -420,7 +430,7 @@ def _is_short_of_room(verdict: Allowed | GuardRefused, act: Act) -> bool:
 def _is_maintained(turn: Turn, ctx: Context) -> bool:
     """Of all guards a step that proves a node or gives it back asks this one: hands may be in the
     machine."""
-    refused = table.maintenance(ctx.maintenance, turn.now)
+    refused = table.refuse_for_maintenance(ctx.maintenance, turn.now)
     if refused is not None:
         ending.refuse(turn, refused, maintenance=ctx.maintenance)
     return refused is not None
@@ -457,17 +467,17 @@ def _shows_our_old_reboot(ctx: Context) -> bool:
     Whoever reboots the node anew has Slurm append to its reason again, after the boot that we have
     seen.
     """
-    booted_at, issued_at = fact_time(ctx, "booted_at"), ctx.state.reason_changed_at
+    booted_at, issued_at = get_fact_time(ctx, "booted_at"), ctx.state.reason_changed_at
     if "reboot_at" not in ctx.facts or booted_at is None or issued_at is None:
         return False
     is_issued = "REBOOT_ISSUED" in ctx.state.flags and ownership.ends_with_reboot_issued(ctx.state)
     return is_issued and issued_at <= booted_at
 
 
-def _returns_to_inspection(turn: Turn, ctx: Context) -> bool:
+def _return_to_inspection(turn: Turn, ctx: Context) -> bool:
     """Somebody has worked on the node, or booted it, since it was looked at."""
     run = turn.run
-    proved_at, booted_at = fact_time(ctx, PROVED_AT), ctx.state.boot_time
+    proved_at, booted_at = get_fact_time(ctx, PROVED_AT), ctx.state.boot_time
     if proved_at is not None and booted_at is not None and booted_at > proved_at:
         run.facts.setdefault(ending.LOOK_ANEW, f"{ctx.node} has booted since it was verified")
     index = _find_last_inspection(run) if ending.LOOK_ANEW in run.facts else None
@@ -478,9 +488,9 @@ def _returns_to_inspection(turn: Turn, ctx: Context) -> bool:
         del run.facts[ending.LOOK_ANEW]
         return False
     run.facts.pop(PROVED_AT, None)
-    since = fact_time(ctx, "booted_at")
+    since = get_fact_time(ctx, "booted_at")
     if since is not None and booted_at is not None and booted_at > since:
-        run.facts["booted_at"] = to_iso(booted_at)
+        run.facts["booted_at"] = format_iso(booted_at)
         run.facts.pop("boot_id_after", None)
     ending.return_to_inspection(turn, index=index)
     return True

@@ -24,7 +24,7 @@ from runbooks.node import drains, overwritten
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.plan.escalation_levels import STEPS_THAT_TOUCH
 from runbooks.slurm.ownership import Held, TakenOver
-from runbooks.step import Context, Done, World, to_iso
+from runbooks.step import Context, Done, World, format_iso
 from runbooks.steps.drain import AdoptDrain, Drain
 from runbooks.steps.reboot import Reboot
 from runbooks.steps.resume import Resume
@@ -56,7 +56,7 @@ def withdraw(
     ctx = contexts.build_context(run, state, attempted_at, now=now, world=world)
     if isinstance(step, Drain) and attempted_at and not overwritten.is_unchecked(run.facts):
         step.is_done(ctx)  # what it had written is kept, and the accounts are read for it
-    if result.restores_persons_drain(Turn(run, None, now), ctx):
+    if result.restore_persons_drain(Turn(run, None, now), ctx):
         return
     is_ours = has_drained and isinstance(drains.evaluate_hold(ctx), Held)
     incident = start.get_incidents_calling(run).exclude(pk=run.incident_id).first()
@@ -100,7 +100,7 @@ def withdraw(
             run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now
         )
         drains.resume_node(ctx)
-        run.facts[GIVEN_BACK_AT] = to_iso(now)
+        run.facts[GIVEN_BACK_AT] = format_iso(now)
         text = f"{node} is handed back: it takes jobs again."
     elif is_ours:
         text = (
@@ -176,7 +176,7 @@ def check_paused_run(run: Run, ctx: Context) -> None:
         planned.step.is_done(replace(of_step, params=planned.params))
     else:
         drains.note_unkept_drain(ctx)
-    if result.restores_persons_drain(turn, ctx):
+    if result.restore_persons_drain(turn, ctx):
         return
     hold, is_queued = drains.evaluate_hold(ctx), drains.is_own_reboot_queued(ctx)
     if isinstance(hold, TakenOver) and hold.is_resumed and is_queued:

@@ -23,7 +23,7 @@ from runbooks.lease.withdrawal_reasons import UNWITNESSED, Withdraw
 from runbooks.models import Run
 from runbooks.node import witnesses
 from runbooks.node.witnesses import Denied, Unseen, Witnessed
-from runbooks.step import ActiveFault, Context, Wait, World, fact_time, to_iso
+from runbooks.step import ActiveFault, Context, Wait, World, format_iso, get_fact_time
 from runbooks.steps.drain import AdoptDrain, Drain
 
 # A kernel's line may come here by syslog before journald has written it: measured as seconds on a
@@ -49,10 +49,10 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
     if believed:
         strongest = max(believed, key=lambda fault: fault.action.rank)
         return _is_chosen_anew(turn, ctx, strongest, candidates, world=world)
-    asked_at = fact_time(ctx, _ASKED_AT)
+    asked_at = get_fact_time(ctx, _ASKED_AT)
     if asked_at is not None and ctx.now < asked_at + _ASK_AGAIN and _DENIED_SINCE not in ctx.facts:
         return False
-    ctx.facts[_ASKED_AT] = to_iso(ctx.now)
+    ctx.facts[_ASKED_AT] = format_iso(ctx.now)
     answer = witnesses.find_witness(ctx, candidates)
     if isinstance(answer, Witnessed) and not answer.action.at_least(least):
         # A text called for the repair, and stands no more.
@@ -148,7 +148,7 @@ def _keep_witness(ctx: Context, answer: Witnessed) -> None:
 
 
 def _wait_or_give_up(turn: Turn, ctx: Context, answer: Denied, *, world: World) -> None:
-    since = datetime.fromisoformat(ctx.facts.setdefault(_DENIED_SINCE, to_iso(ctx.now)))
+    since = datetime.fromisoformat(ctx.facts.setdefault(_DENIED_SINCE, format_iso(ctx.now)))
     others = start.get_incidents_calling(turn.run).exclude(pk=turn.run.incident_id)
     is_late = ctx.now - since < _MAY_COME_LATE
     if is_late and not others.exists():

@@ -62,7 +62,7 @@ def covers(arming: Arming, node: Node | None) -> bool:
             return node.pod == arming.place
 
 
-def use(number: int, now: datetime) -> bool:
+def count_run(number: int, now: datetime) -> bool:
     """Counts one run against it, by a compare-and-swap. False: it holds no more."""
     is_left = Q(runs=None) | Q(used__lt=F("runs"))
     standing = Arming.objects.filter(is_left, pk=number, ended_at=None, until__gt=now)

@@ -73,7 +73,7 @@ def _use_arming(run: Run, number: int, now: datetime) -> Allowed | GuardRefused:
     """The run counts once against the arming by which it may act, and people read so."""
     if run.facts.get(armings.USED) == number:
         return Allowed()
-    if not armings.use(number, now):
+    if not armings.count_run(number, now):
         reason = f"Arming {number} has ended meanwhile"
         return GuardRefused(Refusal.MODE, reason, now + _SOON)
     run.facts[armings.USED] = number

@@ -6,7 +6,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from incidents.faults.fault_views import SILENCES
-from runbooks.guards.verdicts import Act, Bounds, Fleet, GuardRefused, Refusal, Request, named
+from runbooks.guards.verdicts import (
+    Act,
+    Bounds,
+    Fleet,
+    GuardRefused,
+    Refusal,
+    Request,
+    format_node_names,
+)
 
 _ASK_AGAIN = timedelta(minutes=1)
 _MOST_TOLD = 5
@@ -14,7 +22,7 @@ _MOST_TOLD = 5
 _RECOVERS = (Act.RESTART_UNITS, Act.REBOOT, Act.RESET_GPU, Act.POWER_CYCLE)
 
 
-def trips(fleet: Fleet) -> bool:
+def is_tripped(fleet: Fleet) -> bool:
     """More than the share of the fleet turned bad, and more nodes than the cap would let go of
     anyway."""
     return is_too_many(len(fleet.turned_bad), len(fleet.nodes), bounds=fleet.bounds)
@@ -24,9 +32,9 @@ def is_too_many(bad: int, of: int, *, bounds: Bounds) -> bool:
     return bad > max(bounds.cap_nodes, of * bounds.breaker_share)
 
 
-def breaker(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def check_breaker(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     """Trips here, at once, and stays open until a person closes it."""
-    if not fleet.breaker and not trips(fleet):
+    if not fleet.breaker and not is_tripped(fleet):
         return None
     state = fleet.nodes.get(request.node)
     if request.act in _RECOVERS and state is not None and state.is_draining:
@@ -40,10 +48,8 @@ def breaker(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | Non
 def format_trip(bad: frozenset[str], of: int, *, bounds: Bounds) -> str:
     """Why the breaker trips."""
     minutes = round(bounds.breaker_window.total_seconds() / 60)
-    return (
-        f"{len(bad)} of {of} nodes turned bad within {minutes} min ({named(bad)}), and the limit is"
-        f" {bounds.breaker_share:.0%}"
-    )
+    turned_bad = f"{len(bad)} of {of} nodes turned bad within {minutes} min"
+    return f"{turned_bad} ({format_node_names(bad)}), and the limit is {bounds.breaker_share:.0%}"
 
 
 def check_hold(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
@@ -56,7 +62,7 @@ def check_hold(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | 
     )
 
 
-def wider(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def check_wider_cause(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     """What the node hangs on has an incident that is not restored, and that may bring about such a
     fault."""
     if not fleet.causes:
@@ -67,7 +73,7 @@ def wider(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     )
 
 
-def unreachable_alone(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def check_unreachable_alone(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     if request.fault_type not in SILENCES or fleet.active_faults - SILENCES:
         return None
     reason = (

@@ -21,7 +21,7 @@ OWN_BOOT_WITHIN = timedelta(hours=1)
 _RESTARTS = {Act.REBOOT: "rebooted", Act.POWER_CYCLE: "power-cycled"}
 
 
-def rate(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def check_rate(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     """A fault type that calls for node after node is not many nodes failing: it is one cause, or a
     wrong rule. Nodes that are each seen to be of no use are many nodes failing."""
     if room.is_drain_of_unusable(request, fleet):
@@ -40,7 +40,7 @@ def rate(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     return GuardRefused(Refusal.RATE, reason, again)
 
 
-def reboots(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def check_reboots(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     """A node is restarted once in 24 h, whoever restarted it, also where the clock was set back
     since.
 
@@ -49,11 +49,13 @@ def reboots(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | Non
     if request.act not in _RESTARTS:
         return None
     past = [reboot for reboot in fleet.reboots if reboot.node == request.node]
-    refused = _returned(request, past, now) or _lately(request, past, now)
-    return refused or _booted_lately(request, fleet, past, now)
+    refused = _check_returned_fault(request, past, now) or _check_recent_restart(request, past, now)
+    return refused or _check_recent_boot(request, fleet, past, now)
 
 
-def _returned(request: Request, past: list[PastReboot], now: datetime) -> GuardRefused | None:
+def _check_returned_fault(
+    request: Request, past: list[PastReboot], now: datetime
+) -> GuardRefused | None:
     alike = [reboot for reboot in past if reboot.act is request.act]
     times = sorted(reboot.at for reboot in alike if reboot.fault_type == request.fault_type)
     if not times:
@@ -75,7 +77,9 @@ def _returned(request: Request, past: list[PastReboot], now: datetime) -> GuardR
     return None
 
 
-def _lately(request: Request, past: list[PastReboot], now: datetime) -> GuardRefused | None:
+def _check_recent_restart(
+    request: Request, past: list[PastReboot], now: datetime
+) -> GuardRefused | None:
     lately = [
         reboot
         for reboot in past
@@ -91,7 +95,7 @@ def _lately(request: Request, past: list[PastReboot], now: datetime) -> GuardRef
     return GuardRefused(Refusal.REBOOTED_LATELY, reason, last.at + REBOOT_INTERVAL)
 
 
-def _booted_lately(
+def _check_recent_boot(
     request: Request, fleet: Fleet, past: list[PastReboot], now: datetime
 ) -> GuardRefused | None:
     """A boot that no run of ours asked for counts as a reboot: a person, Slurm's power saving or a

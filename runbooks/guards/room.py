@@ -23,7 +23,7 @@ from runbooks.guards.verdicts import (
     GuardRefused,
     Refusal,
     Request,
-    named,
+    format_node_names,
 )
 from runbooks.slurm import demands
 from runbooks.slurm.demands import Demand
@@ -38,60 +38,60 @@ _TAKES = (Act.DRAIN, Act.SWAP_SPARE)
 _HAIR = 1e-9
 
 
-def cap(partition_size: int, bounds: Bounds = DEFAULT_BOUNDS) -> int:
+def compute_cap(partition_size: int, bounds: Bounds = DEFAULT_BOUNDS) -> int:
     """How many nodes of a partition may be out at once; one of the smallest partition."""
     return min(bounds.cap_nodes, max(1, int(partition_size * bounds.cap_share + _HAIR)))
 
 
-def spare(pod_size: int, bounds: Bounds) -> int:
+def compute_pod_cap(pod_size: int, bounds: Bounds) -> int:
     """How many nodes of a pod may be out at once; one of the smallest pod."""
     return max(1, int(pod_size * (1 - bounds.pod_floor) + _HAIR))
 
 
-def partitions(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def check_partitions(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     """A node in two partitions is counted in both."""
-    if not _takes(request, fleet):
+    if not _takes_node_out(request, fleet):
         return None
     state = fleet.nodes.get(request.node)
     for partition in state.partitions if state else ():
         members = {name for name, node in fleet.nodes.items() if partition in node.partitions}
-        limit = cap(len(members), fleet.bounds)
+        limit = compute_cap(len(members), fleet.bounds)
         taken = _get_taken_nodes(request, fleet, members)
-        ahead = _get_ahead(request, fleet, members) - taken
+        ahead = _get_nodes_ahead(request, fleet, members) - taken
         if len(taken) + len(ahead) >= limit:
             out = f"{len(taken)} of {len(members)} nodes of partition {partition} are out"
             drain = f"{_format_ahead(ahead)}draining {request.node} would pass it"
-            reason = f"{out} ({named(taken)}), and the cap is {limit}: {drain}"
+            reason = f"{out} ({format_node_names(taken)}), and the cap is {limit}: {drain}"
             return GuardRefused(Refusal.CAP, reason, now + _ASK_AGAIN)
     return None
 
 
-def pod(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def check_pod(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     """A pod keeps most of its nodes, whatever partitions they are in."""
     name = fleet.pods.get(request.node, "")
-    if not name or not _takes(request, fleet):
+    if not name or not _takes_node_out(request, fleet):
         return None
     members = {node for node, pod_name in fleet.pods.items() if pod_name == name}
     members.intersection_update(fleet.nodes)
-    limit = spare(len(members), fleet.bounds)
+    limit = compute_pod_cap(len(members), fleet.bounds)
     taken = _get_taken_nodes(request, fleet, members)
-    ahead = _get_ahead(request, fleet, members) - taken
+    ahead = _get_nodes_ahead(request, fleet, members) - taken
     if len(taken) + len(ahead) < limit:
         return None
-    out = f"{len(taken)} of {len(members)} nodes of pod {name} are out ({named(taken)})"
+    out = f"{len(taken)} of {len(members)} nodes of pod {name} are out ({format_node_names(taken)})"
     in_service = f"{len(members) - limit} in service"
     drain = f"{_format_ahead(ahead)}draining {request.node} would pass that"
     reason = f"{out}, and it keeps {in_service}: {drain}"
     return GuardRefused(Refusal.POD_FLOOR, reason, now + _ASK_AGAIN)
 
 
-def jobs(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def check_jobs(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     """The largest job that may start soon could start, and the largest that runs could start anew.
 
     Taking a node that serves nothing, or from a job that cannot be served anyway, takes nothing
     away.
     """
-    if not _takes(request, fleet) or request.is_unusable or fleet.is_out(request.node):
+    if not _takes_node_out(request, fleet) or request.is_unusable or fleet.is_out(request.node):
         return None
     own = set(fleet.nodes[request.node].partitions)
     soon = (demand for demand in fleet.demands if _starts_soon(demand, now))
@@ -125,7 +125,7 @@ def _get_serving_nodes(fleet: Fleet, demand: Demand, claimed: frozenset[str]) ->
     return {name for name in free if usable.intersection(fleet.nodes[name].partitions)}
 
 
-def _takes(request: Request, fleet: Fleet) -> bool:
+def _takes_node_out(request: Request, fleet: Fleet) -> bool:
     """Takes a node out, or acts for the first time on one that was out already."""
     if is_drain_of_unusable(request, fleet):
         return False
@@ -143,15 +143,15 @@ def _get_taken_nodes(request: Request, fleet: Fleet, members: Collection[str]) -
     claimed = fleet.claimed.intersection(members) - {request.node}
     out = {name for name in members if not fleet.nodes[name].is_serving} | claimed
     taken = set(claimed) if request.node in out else out
-    return {name for name in taken if not _yields(name, fleet)}
+    return {name for name in taken if not _is_yielding(name, fleet)}
 
 
-def _yields(name: str, fleet: Fleet) -> bool:
+def _is_yielding(name: str, fleet: Fleet) -> bool:
     state = fleet.nodes[name]
     return name in fleet.yielding and state.is_draining and not state.is_drained
 
 
-def _get_ahead(request: Request, fleet: Fleet, members: Collection[str]) -> set[str]:
+def _get_nodes_ahead(request: Request, fleet: Fleet, members: Collection[str]) -> set[str]:
     """Of these, the nodes for which a place is kept."""
     return set(fleet.ahead.intersection(members)) - {request.node}
 
@@ -160,4 +160,4 @@ def _format_ahead(ahead: Collection[str]) -> str:
     if not ahead:
         return ""
     verb = "goes" if len(ahead) == 1 else "go"
-    return f"{named(ahead)} {verb} first, with a graver fault, and "
+    return f"{format_node_names(ahead)} {verb} first, with a graver fault, and "

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from runbooks.guards import causes, history, room
 from runbooks.guards.history import REBOOT_INTERVAL, SUSPECT_WITHIN
-from runbooks.guards.room import cap
+from runbooks.guards.room import compute_cap
 from runbooks.guards.verdicts import (
     Act,
     Allowed,
@@ -41,11 +41,11 @@ __all__ = [
     "Refusal",
     "Request",
     "WiderCause",
-    "cap",
     "check",
+    "compute_cap",
     "explain",
     "find_passed_limit",
-    "maintenance",
+    "refuse_for_maintenance",
 ]
 
 # When what stands in the way is asked again: our choice, often enough that a released switch is
@@ -71,7 +71,7 @@ class GuardVerdict:
     refused: GuardRefused | None
 
 
-def _stopped(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def _check_stop_switch(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     if not fleet.stopped:
         return None
     return GuardRefused(
@@ -79,7 +79,7 @@ def _stopped(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | No
     )
 
 
-def _mode(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def _check_mode(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     if fleet.mode not in ("off", "shadow"):
         return None
     why = f" by {fleet.mode_why}" if fleet.mode_why else ""
@@ -87,16 +87,16 @@ def _mode(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     return GuardRefused(Refusal.MODE, text, now + _ASK_AGAIN)
 
 
-def maintenance(sentence: str, now: datetime) -> GuardRefused | None:
+def refuse_for_maintenance(sentence: str, now: datetime) -> GuardRefused | None:
     """`sentence` says until when and why people work on a node; empty where nobody does."""
     return GuardRefused(Refusal.MAINTENANCE, sentence, now + _ASK_AGAIN) if sentence else None
 
 
-def _maintenance(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
-    return maintenance(fleet.maintained.get(request.node, ""), now)
+def _check_maintenance(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+    return refuse_for_maintenance(fleet.maintained.get(request.node, ""), now)
 
 
-def _decommissioned(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+def _check_decommissioned(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     if request.node not in fleet.decommissioned:
         return None
     reason = fleet.decommissioned[request.node].removesuffix(".")
@@ -106,27 +106,27 @@ def _decommissioned(request: Request, fleet: Fleet, now: datetime) -> GuardRefus
 # In the order in which they are asked: what a person has decided first, what may pass soon before
 # what may not.
 GUARDS: tuple[Guard, ...] = (
-    Guard("stop switch", "somebody has stopped everything", _stopped),
-    Guard("mode", "the runbook or the site may not act", _mode),
-    Guard("decommissioned", "the node is being taken away for good", _decommissioned),
-    Guard("breaker", "too much of the fleet has turned bad at once", causes.breaker),
+    Guard("stop switch", "somebody has stopped everything", _check_stop_switch),
+    Guard("mode", "the runbook or the site may not act", _check_mode),
+    Guard("decommissioned", "the node is being taken away for good", _check_decommissioned),
+    Guard("breaker", "too much of the fleet has turned bad at once", causes.check_breaker),
     Guard("hold", "faults that came together are still being counted", causes.check_hold),
     Guard(
         "wider cause",
         "what the node hangs on has an incident that may be the cause",
-        causes.wider,
+        causes.check_wider_cause,
     ),
     Guard(
         "unreachable alone",
         "nothing but silence speaks against the node",
-        causes.unreachable_alone,
+        causes.check_unreachable_alone,
     ),
-    Guard("maintenance", "people work on the node", _maintenance),
-    Guard("rate", "one fault type took out too many nodes within the hour", history.rate),
-    Guard("cap", "too many nodes of a partition are out", room.partitions),
-    Guard("pod floor", "too few nodes of the pod would be left", room.pod),
-    Guard("job floor", "too few nodes would be left for the largest job", room.jobs),
-    Guard("reboots", "the node was restarted lately", history.reboots),
+    Guard("maintenance", "people work on the node", _check_maintenance),
+    Guard("rate", "one fault type took out too many nodes within the hour", history.check_rate),
+    Guard("cap", "too many nodes of a partition are out", room.check_partitions),
+    Guard("pod floor", "too few nodes of the pod would be left", room.check_pod),
+    Guard("job floor", "too few nodes would be left for the largest job", room.check_jobs),
+    Guard("reboots", "the node was restarted lately", history.check_reboots),
 )
 
 
@@ -139,7 +139,7 @@ def check(request: Request, fleet: Fleet, now: datetime) -> Allowed | GuardRefus
     return Allowed()
 
 
-_LIMITS_ON_NUMBER = (history.rate, room.partitions, room.pod, room.jobs)
+_LIMITS_ON_NUMBER = (history.check_rate, room.check_partitions, room.check_pod, room.check_jobs)
 
 
 def find_passed_limit(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:

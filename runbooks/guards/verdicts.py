@@ -167,6 +167,6 @@ class GuardRefused:
     ask_again_at: datetime | None = field(default=None)
 
 
-def named(nodes: Collection[str]) -> str:
+def format_node_names(nodes: Collection[str]) -> str:
     """The first five, for a sentence."""
     return ", ".join(sorted(nodes)[:_SHOWN]) + (" ..." if len(nodes) > _SHOWN else "")

@@ -108,7 +108,7 @@ def acquire(run_id: int, now: datetime) -> Run | None:
 
 def update(run: Run, **values: Any) -> None:
     """Stores values under the lease and goes on. Raises LateWorker."""
-    if _leased(run).update(**values) != 1:
+    if _filter_leased(run).update(**values) != 1:
         raise LateWorker(f"run {run.pk}, fence {run.fence}")
     for name, value in values.items():
         setattr(run, name, value)
@@ -117,11 +117,11 @@ def update(run: Run, **values: Any) -> None:
 def check(run: Run) -> None:
     """Raises LateWorker where the lease has gone to another worker, or somebody has ended the run:
     this process stood still for longer than a lease."""
-    if not _leased(run).exists():
+    if not _filter_leased(run).exists():
         raise LateWorker(f"run {run.pk}, fence {run.fence}")
 
 
-def _leased(run: Run) -> QuerySet[Run]:
+def _filter_leased(run: Run) -> QuerySet[Run]:
     """The run's row, while the lease that this object holds is the last."""
     states = (run.state,) if run.finished_at is not None else _LIVE
     return Run.objects.filter(pk=run.pk, fence=run.fence, state__in=states)

@@ -13,7 +13,7 @@ from runbooks.node import exclusions, overwritten
 from runbooks.slurm import node_states, ownership
 from runbooks.slurm.ownership import WRITTEN, Dropped, Held, Owner, TakenOver, Written
 from runbooks.slurm.protocol import NodeState
-from runbooks.step import Context, fact_time, to_iso
+from runbooks.step import Context, format_iso, get_fact_time
 
 OF_A_DRAIN = (WRITTEN, "reason")
 """The facts of a run by which a drain is its own."""
@@ -107,7 +107,7 @@ def resume_node(ctx: Context) -> None:
 def store_written(facts: dict[str, Any], state: NodeState) -> None:
     """The state was read back after our drain."""
     written = ownership.get_written(state)
-    at = to_iso(written.at) if written.at is not None else ""
+    at = format_iso(written.at) if written.at is not None else ""
     row = {"reason": written.reason, "by": written.by, "at": at}
     others = [old for old in facts.get(WRITTEN, ()) if old["reason"] != written.reason]
     facts[WRITTEN] = [*others, row]
@@ -169,7 +169,7 @@ def is_own_reboot_queued(ctx: Context) -> bool:
     """Whether Slurm has still to send the reboot that this run has asked for. One that is queued
     may be somebody else's: the node has booted since, or their request has brought a reason."""
     is_queued = is_own_reboot_awaited(ctx.facts) and "REBOOT_REQUESTED" in ctx.state.flags
-    asked_at = fact_time(ctx, "reboot_at")
+    asked_at = get_fact_time(ctx, "reboot_at")
     if not is_queued or (asked_at is not None and node_states.has_booted(ctx.state, asked_at)):
         return False
     is_out = ctx.state.is_draining or ctx.state.is_failing
@@ -227,4 +227,4 @@ def _format_standing_reboot(ctx: Context) -> str:
 def note_persons_resume(facts: dict[str, Any], now: datetime) -> None:
     """Keeps that a person put the node back in service, as `runbooks.engine.persons_resume` reads
     it."""
-    facts[RESUMED_AT] = to_iso(now)
+    facts[RESUMED_AT] = format_iso(now)

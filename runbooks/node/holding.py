@@ -9,7 +9,7 @@ from detectors.slurm import drain_reasons
 from runbooks.node import drains, node_loan
 from runbooks.slurm import node_states
 from runbooks.slurm.ownership import Dropped, Held, TakenOver
-from runbooks.step import Context, fact_time
+from runbooks.step import Context, get_fact_time
 
 # slurmctld keeps its state on disk every 5 s at most (SAVE_MAX_WAIT, src/slurmctld/state_save.c of
 # 22.05): what it was told shortly before it died, the next one does not know. Measured here as up
@@ -31,11 +31,11 @@ QUEUED_AT = "reboot_queued_at"
 def find_lost_state(ctx: Context, seen_at: datetime | None) -> datetime | None:
     """When the slurmctld began that has lost its state: after this run last looked, and with no
     reason of ours on any node. Whether people resumed them all instead, only a person knows."""
-    told_at = fact_time(ctx, LOST_AT)
-    last_look = seen_at or _held_at(ctx)
+    told_at = get_fact_time(ctx, LOST_AT)
+    last_look = seen_at or _get_held_at(ctx)
     if told_at is not None or last_look is None:
         return told_at
-    began_at = _began_at(ctx.world.slurm.config().get("BOOT_TIME", ""))
+    began_at = _parse_start(ctx.world.slurm.config().get("BOOT_TIME", ""))
     if began_at is None or began_at <= last_look:
         return None
     reasons = [node.reason for node in ctx.world.slurm.nodes().values()]
@@ -49,10 +49,10 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     if node_loan.is_lent(ctx.facts):
         return Held()
     found = drains.evaluate_hold(ctx)
-    if isinstance(found, TakenOver) and found.is_resumed and is_forgotten(ctx, _held_at(ctx)):
+    if isinstance(found, TakenOver) and found.is_resumed and is_forgotten(ctx, _get_held_at(ctx)):
         return Dropped(f"slurmctld restarted and has forgotten the drain of {ctx.node}")
     # Slurm's patience begins when it has sent the reboot.
-    sent_after = fact_time(ctx, QUEUED_AT) or fact_time(ctx, "reboot_at")
+    sent_after = get_fact_time(ctx, QUEUED_AT) or get_fact_time(ctx, "reboot_at")
     is_sent = "REBOOT_REQUESTED" not in ctx.state.flags and "booted_at" not in ctx.facts
     is_resumed = isinstance(found, TakenOver) and found.is_resumed
     asked_at = ctx.facts.get("reboot_at")
@@ -75,7 +75,7 @@ def is_forgotten(ctx: Context, told_at: datetime | None) -> bool:
     """Whether slurmctld began anew so shortly after it was told something that it may not have kept
     it."""
     began_at = (
-        _began_at(ctx.world.slurm.config().get("BOOT_TIME", "")) if told_at is not None else None
+        _parse_start(ctx.world.slurm.config().get("BOOT_TIME", "")) if told_at is not None else None
     )
     return (
         told_at is not None
@@ -84,11 +84,11 @@ def is_forgotten(ctx: Context, told_at: datetime | None) -> bool:
     )
 
 
-def _held_at(ctx: Context) -> datetime | None:
-    return fact_time(ctx, "held_at") or fact_time(ctx, "drained_at")
+def _get_held_at(ctx: Context) -> datetime | None:
+    return get_fact_time(ctx, "held_at") or get_fact_time(ctx, "drained_at")
 
 
-def _began_at(text: str) -> datetime | None:
+def _parse_start(text: str) -> datetime | None:
     """slurmctld's start, as `scontrol show config` prints it with TZ=UTC."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)

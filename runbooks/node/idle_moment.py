@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from detectors.catalog import catalog
 from detectors.faults import Action, Fitness, Severity
 from runbooks.slurm.protocol import SlurmJob
-from runbooks.step import Context, Wait, get_backoff, to_iso
+from runbooks.step import Context, Wait, format_iso, get_backoff
 
 WANTED_NOW = "wanted_now"
 """The fact of a run: a person has begun it by hand."""
@@ -34,7 +34,7 @@ def find_wait(ctx: Context) -> Wait | None:
     jobs = [job for job in ctx.world.slurm.jobs(ctx.node) if not job.is_completing]
     if not jobs:
         return None
-    since = datetime.fromisoformat(ctx.facts.setdefault(WAITS_SINCE, to_iso(ctx.now)))
+    since = datetime.fromisoformat(ctx.facts.setdefault(WAITS_SINCE, format_iso(ctx.now)))
     last = _find_last_end(jobs)
     is_short = last is not None and last - ctx.now <= SHORTLY
     if is_short or ctx.now - since >= LONGEST:

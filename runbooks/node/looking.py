@@ -96,7 +96,7 @@ class NodeInspection:
     def is_reachable(self) -> bool:
         return not self.complaint
 
-    def grave(self, confirmed_by: Container[str]) -> tuple[FaultEvent, ...]:
+    def get_grave_events(self, confirmed_by: Container[str]) -> tuple[FaultEvent, ...]:
         """What speaks against putting the node back.
 
         Major faults of its own parts, those that call for a repair, whatever leaves it unfit for
@@ -119,7 +119,7 @@ def _is_grave(event: FaultEvent, confirmed_by: Container[str]) -> bool:
 _own = threading.local()
 
 
-def _matcher() -> Matcher:
+def _get_matcher() -> Matcher:
     """One per thread: it is not thread-safe. Made when first needed, which takes a second, and when
     a site's rows change."""
     current = catalog.load()
@@ -239,7 +239,7 @@ def read_kernel_log(ctx: Context) -> KernelLog:
     lines = list(node_log.read_lines("journal", output.stdout, ctx.node, most=_MOST_LINES))
     raised = []
     for line, _ in lines:
-        facts = _matcher().facts(
+        facts = _get_matcher().facts(
             line.encode(), default_host=ctx.node, observed_at=ctx.now, zone=UTC, is_own_line=True
         )
         raised += [fact for fact in facts if _is_drivers_own(fact)]

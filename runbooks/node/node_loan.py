@@ -18,7 +18,7 @@ from runbooks.node import drains
 from runbooks.slurm import node_states
 from runbooks.slurm.ownership import Held, Owner, TakenOver
 from runbooks.slurm.protocol import SlurmError, SlurmJob, SlurmRefusal, format_own_name
-from runbooks.step import Context, Wait, to_iso
+from runbooks.step import Context, Wait, format_iso
 
 LENT = "lent"
 _UNFINISHED = "unfinished"
@@ -58,7 +58,7 @@ def get_obstacle(ctx: Context, *, lasts: timedelta) -> str:
     return f"{holds}, and jobs of its users could start there"
 
 
-def reserve(ctx: Context) -> Wait | str:
+def reserve_node(ctx: Context) -> Wait | str:
     """The first act; or why Slurm gives no reservation."""
     try:
         ctx.world.slurm_writer.reserve(ctx.key, (ctx.node,), duration=_FOR_GOOD, flags=_FLAGS)
@@ -74,7 +74,7 @@ def reserve(ctx: Context) -> Wait | str:
 
 def adopt(ctx: Context) -> Wait:
     """The reservation stands, also one of a worker that died over it."""
-    ctx.facts[LENT] = {"reserved_at": to_iso(ctx.now)}
+    ctx.facts[LENT] = {"reserved_at": format_iso(ctx.now)}
     ctx.facts[_UNFINISHED] = f"Its reservation still stands: {_format_delete_command(ctx)}"
     name = format_own_name(ctx.key)
     reserved = f"{ctx.node} is reserved for a job of ours ({name})"
@@ -102,7 +102,7 @@ def admit_job(ctx: Context) -> Wait | str:
     if ctx.now < datetime.fromisoformat(lent["reserved_at"]) + _IS_KEPT:
         return Wait(f"{ctx.node} is drained, and reserved until Slurm has kept that.", _SOON)
     if "lending_at" not in lent:
-        lent["lending_at"] = to_iso(ctx.now)
+        lent["lending_at"] = format_iso(ctx.now)
         text = (
             f"{ctx.node} is not drained: only its reservation keeps users' jobs off. Drain it"
             " before you end that:"
@@ -113,7 +113,7 @@ def admit_job(ctx: Context) -> Wait | str:
         drains.resume_node(ctx)
         if not is_reserved(ctx):
             return f"the reservation of {ctx.node} has ended"
-    lent["let_in_at"] = to_iso(ctx.now)
+    lent["let_in_at"] = format_iso(ctx.now)
     return Wait(
         f"{ctx.node} takes our job alone, in the reservation {format_own_name(ctx.key)}.",
         _SOON,
@@ -148,9 +148,9 @@ def take_back(ctx: Context) -> Wait | None:
     lent["is_taken"] = lent.get("is_taken", False) or whose in _OTHERS
     if not lent["is_taken"] and not (ctx.state.is_draining and whose is Owner.THIS_INCIDENT):
         drains.drain_node(ctx, ctx.facts["reason"])
-        ctx.facts["held_at"] = lent["out_at"] = to_iso(ctx.now)
+        ctx.facts["held_at"] = lent["out_at"] = format_iso(ctx.now)
         return Wait(f"{ctx.node} is drained again.", timedelta(0), is_told=True, is_report=True)
-    out_at = datetime.fromisoformat(lent.setdefault("out_at", to_iso(ctx.now)))
+    out_at = datetime.fromisoformat(lent.setdefault("out_at", format_iso(ctx.now)))
     job = ctx.world.slurm.job(ctx.key)
     if job is not None and not job.has_ended:
         return _end_job(ctx, job, out_at)
@@ -160,7 +160,7 @@ def take_back(ctx: Context) -> Wait | None:
             out_at + _SETTLES - ctx.now,
         )
     ctx.world.slurm_writer.unreserve(ctx.key)
-    lent["closed_at"] = to_iso(ctx.now)
+    lent["closed_at"] = format_iso(ctx.now)
     ctx.facts.pop(_UNFINISHED, None)
     return None
 

@@ -17,7 +17,7 @@ from detectors.slurm import drain_reasons
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import WRITTEN, Written
 from runbooks.slurm.protocol import NodeEvent, NodeState, SlurmError
-from runbooks.step import Context, to_iso
+from runbooks.step import Context, format_iso
 
 # The fact of a run: its last drain or resume, until the accounts were read for it.
 _UNCHECKED = "unchecked_act"
@@ -58,7 +58,7 @@ def note_seen(facts: dict[str, Any], seen: NodeState, now: datetime) -> None:
 
 def _build_seen(seen: NodeState, now: datetime) -> dict[str, str]:
     """`serving_at`: when the node was seen to be in service, empty where it was out."""
-    serving_at = "" if seen.is_out else to_iso(now)
+    serving_at = "" if seen.is_out else format_iso(now)
     changed_at = _format_second(seen.reason_changed_at)
     return {"reason": seen.reason, "at": changed_at, "serving_at": serving_at}
 
@@ -86,17 +86,21 @@ def note_drain(
         "reason": reason,
         "by": set_by,
         "began_at": _format_second(began_at),
-        "noted_at": to_iso(now),
+        "noted_at": format_iso(now),
     }
 
 
 def _format_second(at: datetime | None) -> str:
-    return to_iso(at.replace(microsecond=0)) if at is not None else ""
+    return format_iso(at.replace(microsecond=0)) if at is not None else ""
 
 
 def note_resume(facts: dict[str, Any], now: datetime) -> None:
     """Before or after a resume of what this run had drained."""
-    facts[_UNCHECKED] = {"act": _RESUME, "reason": facts.get("reason", ""), "noted_at": to_iso(now)}
+    facts[_UNCHECKED] = {
+        "act": _RESUME,
+        "reason": facts.get("reason", ""),
+        "noted_at": format_iso(now),
+    }
 
 
 def is_unchecked(facts: Mapping[str, Any]) -> bool:
@@ -199,10 +203,10 @@ def _find_before_drain(
     if not ours:
         return Unknown()
     own = ours[-1]
-    if act["began_at"] not in ("", to_iso(own.began_at)):
+    if act["began_at"] not in ("", format_iso(own.began_at)):
         return None
     restored = act.get("restored", {})
-    is_restored = [own.by, to_iso(own.began_at)] == [restored.get("by"), restored.get("at")]
+    is_restored = [own.by, format_iso(own.began_at)] == [restored.get("by"), restored.get("at")]
     is_by_another = own.by not in ("", act["by"]) and act["by"] != "" and not is_restored
     if is_by_another and act["seen_at"] != act["began_at"]:
         return Overwritten("", own.by, own.began_at)

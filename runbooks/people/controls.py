@@ -39,7 +39,7 @@ from runbooks.people import preflight
 from runbooks.plan.runbook_file import SITE_WORD
 from runbooks.second_person import changes, power_cycles, requests
 from runbooks.second_person.changes import ModeChange, Order
-from runbooks.step import World, to_iso
+from runbooks.step import World, format_iso
 from runbooks.steps.pause_pollers import get_holder
 
 _LONGEST_PLACE, _SHOWN = 255, 5
@@ -223,7 +223,7 @@ def _read_draft(draft: ArmingDraft) -> ModeChange:
         "scope": draft.scope,
         "place": draft.place,
         "nodes": nodes,
-        "until": to_iso(draft.until),
+        "until": format_iso(draft.until),
         "runs": draft.runs,
         "reason": reason,
     }

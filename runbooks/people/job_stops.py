@@ -106,7 +106,7 @@ def _claim_node(
         )
         if isinstance(verdict, GuardRefused):
             return Leave(False, verdict.reason)
-        if state.arming is not None and not armings.use(state.arming, now):
+        if state.arming is not None and not armings.count_run(state.arming, now):
             return Leave(False, f"arming {state.arming} has ended meanwhile")
         JobStop.objects.create(
             node=node, fault_type=fault_type, granted_at=now, expires_at=now + LEASE

@@ -31,7 +31,7 @@ from runbooks.people import controls, ended_runs
 from runbooks.slurm import node_states, ownership
 from runbooks.slurm.ownership import Owner
 from runbooks.slurm.protocol import NodeState, SlurmError
-from runbooks.step import Context, World, to_iso
+from runbooks.step import Context, World, format_iso
 
 REASON = "Kintsugi leaves this site."
 # The fact of a run: what is being done with its drain.
@@ -172,7 +172,7 @@ def _leave(held: HeldDrain, *, world: World, actor: str, clock: _Clock) -> Left:
     run = Run.objects.select_related("incident", "node").get(pk=held.run_id)
     now = clock()
     act = _GIVE_BACK if held.gives_back else _HAND_OVER
-    since = to_iso(held.since) if held.since is not None else ""
+    since = format_iso(held.since) if held.since is not None else ""
     plan = {
         "act": act,
         "reason": _format_left(held, actor),

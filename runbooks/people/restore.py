@@ -124,19 +124,19 @@ def _move_sequence_on(model: type[Model], least: int) -> int:
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT pg_get_serial_sequence(%s, %s)", [table, "id"])
-            sequence = _first(cursor)
+            sequence = _read_first_value(cursor)
             name = connection.ops.quote_name(_SCHEMA_OR_QUOTE.sub("", str(sequence)))
             cursor.execute(f"SELECT last_value FROM {name}")  # noqa: S608  (its own name)
-            last = max(used, int(_first(cursor))) + NUMBERS_LEFT_OUT
+            last = max(used, int(_read_first_value(cursor))) + NUMBERS_LEFT_OUT
             cursor.execute("SELECT setval(%s, %s)", [sequence, last])
         else:
             cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = %s", [table])
-            last = max(used, int(_first(cursor) or 0)) + NUMBERS_LEFT_OUT
+            last = max(used, int(_read_first_value(cursor) or 0)) + NUMBERS_LEFT_OUT
             cursor.execute("DELETE FROM sqlite_sequence WHERE name = %s", [table])
             cursor.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", [table, last])
     return last + 1
 
 
-def _first(cursor: Any) -> Any:
+def _read_first_value(cursor: Any) -> Any:
     row = cursor.fetchone()
     return row[0] if row else None

@@ -90,7 +90,7 @@ def _choose_from_ladder(
     """
 
     def rank(book: Runbook) -> tuple[int, bool, str]:
-        return -book.closeness(trouble), not book.is_sites_own, book.name
+        return -book.compute_closeness(trouble), not book.is_sites_own, book.name
 
     ordered = sorted(allowed, key=rank)
     beside = [book for book in ordered if book.rung is None]
@@ -103,7 +103,7 @@ def _choose_from_ladder(
             return None
         is_last_resort = call is not None and any(book.rung is not None for book in allowed)
         return Chosen(named, _LAST_RESORT if is_last_resort else "it is for such faults")
-    if named is None or named.closeness(trouble) <= on_ladder.closeness(trouble):
+    if named is None or named.compute_closeness(trouble) <= on_ladder.compute_closeness(trouble):
         return Chosen(on_ladder, call.reason)
     if _is_shadow(named, modes) and not _is_shadow(on_ladder, modes):
         return Chosen(on_ladder, call.reason)

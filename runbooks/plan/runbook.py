@@ -60,7 +60,7 @@ class Purpose:
             return False
         return trouble.is_lemon or not self.lemons
 
-    def closeness(self, trouble: Trouble) -> int:
+    def compute_closeness(self, trouble: Trouble) -> int:
         """How closely the fault is named: the letters of the longest glob that fits, 0 where none
         is given.
 
@@ -117,10 +117,10 @@ class Runbook:
     def fits(self, trouble: Trouble) -> bool:
         return any(purpose.fits(trouble) for purpose in self.purposes)
 
-    def closeness(self, trouble: Trouble) -> int:
+    def compute_closeness(self, trouble: Trouble) -> int:
         """How closely it names the trouble's fault type, of the entries that fit."""
         fitting = [purpose for purpose in self.purposes if purpose.fits(trouble)]
-        return max((purpose.closeness(trouble) for purpose in fitting), default=0)
+        return max((purpose.compute_closeness(trouble) for purpose in fitting), default=0)
 
 
 def _is_match(fault_type: str, globs: tuple[str, ...]) -> bool:

@@ -134,7 +134,7 @@ def _judge(run: Run, past: _Past, now: datetime) -> Episode:
         drained_at,
     )
     return (
-        _with_costs(episode, run, facts, past, now) if verdict is EpisodeVerdict.BROKEN else episode
+        _add_costs(episode, run, facts, past, now) if verdict is EpisodeVerdict.BROKEN else episode
     )
 
 
@@ -172,7 +172,7 @@ def _get_drain_time(facts: EpisodeFacts) -> datetime | None:
     return None if is_late else facts.allowed_at
 
 
-def _with_costs(
+def _add_costs(
     episode: Episode, run: Run, facts: EpisodeFacts, past: _Past, now: datetime
 ) -> Episode:
     """With what the broken node cost while it took jobs."""
@@ -182,15 +182,15 @@ def _with_costs(
     if drained_at is not None:
         begun = past.deaths[run.incident_id, run.place]
         jobs_died = sum(drained_at <= started_at <= end for started_at in begun)
-        hours = _hours_between(drained_at, end)
+        hours = _compute_hours_between(drained_at, end)
     if facts.refused_at is not None and not facts.is_spared:
-        held_hours = _hours_between(facts.refused_at, min(facts.allowed_at or end, end))
+        held_hours = _compute_hours_between(facts.refused_at, min(facts.allowed_at or end, end))
     return replace(
         episode, jobs_died=jobs_died, hours=hours, guard=facts.refusal, held_hours=held_hours
     )
 
 
-def _hours_between(begin: datetime, end: datetime) -> float:
+def _compute_hours_between(begin: datetime, end: datetime) -> float:
     return max(0.0, (end - begin).total_seconds() / 3600)
 
 

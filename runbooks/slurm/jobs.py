@@ -217,14 +217,14 @@ def _parse_exit(text: str) -> int | None:
     squeue of 22.05 prints it: 768 is status 3, 9 is killed by signal 9."""
     pair = _EXIT_CODE.fullmatch(text)
     if pair is not None:
-        return _as_shell_status(int(pair[1]), int(pair[2]))
+        return _compute_shell_status(int(pair[1]), int(pair[2]))
     if not _WAIT_STATUS.fullmatch(text):
         return None
     number = int(text)
-    return _as_shell_status(number >> 8, number & 127)
+    return _compute_shell_status(number >> 8, number & 127)
 
 
-def _as_shell_status(status: int, signal: int) -> int:
+def _compute_shell_status(status: int, signal: int) -> int:
     if status or not signal:
         return status
     return 128 + signal

@@ -11,7 +11,7 @@ from incidents.models import VendorCase
 from incidents.vendor import cases, texts
 from incidents.vocabulary.vendor_states import CaseState
 from runbooks.node import looking
-from runbooks.step import Base, Context, Done, Failed, Result, Wait, get_backoff, to_iso
+from runbooks.step import Base, Context, Done, Failed, Result, Wait, format_iso, get_backoff
 
 # Our choice: the part takes days, and whoever has put it in waits this long for the tests at most.
 _LONGEST = timedelta(minutes=10)
@@ -59,7 +59,7 @@ def _end_wait(ctx: Context, case: VendorCase) -> Result:
     part = f"The new part of vendor case {case.pk}"
     text = f"{part} is in, serial {case.new_serial}: {ctx.node} is tested now."
     cases.taken_up(case.pk, now=ctx.now, note=text)
-    ctx.facts.update(booted_at=to_iso(boot.booted_at), boot_id_after=boot.boot_id)
+    ctx.facts.update(booted_at=format_iso(boot.booted_at), boot_id_after=boot.boot_id)
     return Done(text, boot=boot, is_told=False)
 
 

@@ -25,8 +25,8 @@ from runbooks.step import (
     Result,
     StepEffect,
     Wait,
-    fact_time,
-    to_iso,
+    format_iso,
+    get_fact_time,
 )
 
 # A request takes 1 to 11 s with sushy-emulator; boards that ask their host first need longer. Past
@@ -72,7 +72,7 @@ class ColdCycle(Base):
 
     def is_done(self, ctx: Context) -> Done | None:
         """A node that was found off, and that a person has switched on since."""
-        found_off_at = fact_time(ctx, "found_off_at")
+        found_off_at = get_fact_time(ctx, "found_off_at")
         if (
             found_off_at is None
             or ctx.attempted_at is not None
@@ -94,8 +94,8 @@ class ColdCycle(Base):
             return _postpone(ctx, error)
         ctx.facts.pop("power_away_at", None)
         if state is PowerState.OFF:
-            ctx.facts.setdefault("found_off_at", to_iso(ctx.now))
-            ctx.facts["last_off_at"] = to_iso(ctx.now)
+            ctx.facts.setdefault("found_off_at", format_iso(ctx.now))
+            ctx.facts["last_off_at"] = format_iso(ctx.now)
             ctx.facts.setdefault("boot_id_before", ctx.known_boot_id)
             return Wait(
                 f"{ctx.node} is off, and Kintsugi did not switch it off: someone may work on it.",
@@ -114,7 +114,7 @@ class ColdCycle(Base):
         return None
 
     def run(self, ctx: Context) -> Result:
-        ctx.facts["power_off_at"] = to_iso(ctx.now)
+        ctx.facts["power_off_at"] = format_iso(ctx.now)
         ctx.facts["power_offs"] = ctx.facts.get("power_offs", 0) + 1
         _note_power(ctx, "asked to go off")
         ctx.world.power.turn_off(ctx.target)
@@ -142,7 +142,7 @@ def _wait_for_off(ctx: Context, state: PowerState) -> Result | None:
     """It was asked to go off, as far as is known."""
     asked_at = _get_asked_at(ctx)
     if state is PowerState.OFF:
-        ctx.facts["seen_off_at"] = to_iso(ctx.now)
+        ctx.facts["seen_off_at"] = format_iso(ctx.now)
         ctx.facts["unfinished"] = f"Kintsugi has switched {ctx.node} off, and it is off still."
         _note_power(ctx, "off")
         return _wait_while_off(ctx, state)
@@ -154,7 +154,7 @@ def _wait_for_off(ctx: Context, state: PowerState) -> Result | None:
         )
     before, boot = ctx.facts.get("boot_id_before"), looking.read_boot(ctx)
     if before and boot is not None and boot.boot_id != before:
-        ctx.facts["reboot_at"] = to_iso(asked_at)
+        ctx.facts["reboot_at"] = format_iso(asked_at)
         return Done(
             f"{ctx.node} was off and is on again: it runs another boot.",
             evidence=_get_evidence(ctx),
@@ -169,9 +169,9 @@ def _wait_for_off(ctx: Context, state: PowerState) -> Result | None:
 
 
 def _wait_while_off(ctx: Context, state: PowerState) -> Result:
-    off_at = fact_time(ctx, "seen_off_at") or ctx.now
+    off_at = get_fact_time(ctx, "seen_off_at") or ctx.now
     if state is not PowerState.OFF:
-        ctx.facts["power_on_at"] = to_iso(ctx.now)
+        ctx.facts["power_on_at"] = format_iso(ctx.now)
         _note_power(ctx, "found on")
         return _wait_for_on(ctx, state)
     left = off_at + ctx.params["off_for"] - ctx.now
@@ -184,7 +184,7 @@ def _wait_while_off(ctx: Context, state: PowerState) -> Result:
     is_another = looking.read_boot(ctx) is not None
     ctx.world.check_before_act()
     ctx.world.power.turn_on(ctx.target)
-    ctx.facts["power_on_at"] = to_iso(ctx.now)
+    ctx.facts["power_on_at"] = format_iso(ctx.now)
     _note_power(ctx, "asked to go on")
     if is_another:
         return Failed(
@@ -212,22 +212,22 @@ def _leave_off(ctx: Context, off_at: datetime) -> Wait:
 
 
 def _wait_for_on(ctx: Context, state: PowerState) -> Result:
-    on_at = fact_time(ctx, "power_on_at") or ctx.now
-    off_at = fact_time(ctx, "seen_off_at") or on_at
+    on_at = get_fact_time(ctx, "power_on_at") or ctx.now
+    off_at = get_fact_time(ctx, "seen_off_at") or on_at
     if state is PowerState.ON:
         ctx.facts.pop("unfinished", None)
-        ctx.facts["reboot_at"] = ctx.facts.get("last_off_at") or to_iso(on_at)
+        ctx.facts["reboot_at"] = ctx.facts.get("last_off_at") or format_iso(on_at)
         _note_power(ctx, "on")
         return Done(
             f"{ctx.node} was off for {_format_seconds(on_at - off_at)} and is on again.",
             evidence=_get_evidence(ctx),
         )
-    ctx.facts["last_off_at"] = to_iso(ctx.now)
-    again_at = fact_time(ctx, "power_on_again_at") or on_at
+    ctx.facts["last_off_at"] = format_iso(ctx.now)
+    again_at = get_fact_time(ctx, "power_on_again_at") or on_at
     if state is PowerState.OFF and ctx.maintenance:
         return _leave_off(ctx, off_at)
     if state is PowerState.OFF and ctx.now >= again_at + _TAKES:
-        ctx.facts["power_on_again_at"] = to_iso(ctx.now)
+        ctx.facts["power_on_again_at"] = format_iso(ctx.now)
         _note_power(ctx, "asked to go on again")
         ctx.world.check_before_act()
         ctx.world.power.turn_on(ctx.target)
@@ -238,14 +238,14 @@ def _wait_for_on(ctx: Context, state: PowerState) -> Result:
 
 def _wait_for_controller(ctx: Context, error: PowerError) -> Wait:
     """Its power may be off: nothing ends here before that is known, and a person hears of it."""
-    since = fact_time(ctx, "seen_off_at") or _get_asked_at(ctx)
+    since = get_fact_time(ctx, "seen_off_at") or _get_asked_at(ctx)
     ask = _format_ask_if_late(ctx, since)
     if isinstance(error, PowerRefusal):
         ask = (
             ask or f"Let Kintsugi in again, or look at {ctx.node}'s power yourself: it may be off."
         )
     is_told = bool(ask) or "power_away_at" not in ctx.facts
-    ctx.facts.setdefault("power_away_at", to_iso(ctx.now))
+    ctx.facts.setdefault("power_away_at", format_iso(ctx.now))
     return Wait(
         f"{ctx.node}'s power cannot be looked at: {error}", _LATER, ask=ask, is_told=is_told
     )
@@ -254,8 +254,8 @@ def _wait_for_controller(ctx: Context, error: PowerError) -> Wait:
 def _postpone(ctx: Context, error: PowerError) -> Wait:
     """Nothing is begun: the controller may come back."""
     is_first = "power_away_at" not in ctx.facts
-    ctx.facts.setdefault("power_away_at", to_iso(ctx.now))
-    since = fact_time(ctx, "power_away_at") or ctx.now
+    ctx.facts.setdefault("power_away_at", format_iso(ctx.now))
+    since = get_fact_time(ctx, "power_away_at") or ctx.now
     ask = _format_manual_ask(ctx) if ctx.now >= since + _LONGEST_OFF else ""
     return Wait(
         f"{ctx.node} is not power-cycled yet: {error}",
@@ -271,7 +271,7 @@ def _read_power_state(ctx: Context) -> PowerState:
 
 def _get_asked_at(ctx: Context) -> datetime:
     """A worker that died right after the act has left the attempt alone."""
-    times = (fact_time(ctx, "power_off_at"), ctx.attempted_at)
+    times = (get_fact_time(ctx, "power_off_at"), ctx.attempted_at)
     return max((at for at in times if at is not None), default=ctx.now)
 
 

@@ -45,9 +45,9 @@ from runbooks.step import (
     Refuted,
     Result,
     Wait,
-    fact_time,
+    format_iso,
     get_backoff,
-    to_iso,
+    get_fact_time,
 )
 
 NOT_REBOOTED = "It stays drained and is not rebooted."
@@ -89,7 +89,7 @@ class ConfirmOnNode(Base):
 
 
 def _confirm(ctx: Context, confirmed: Witnessed, *, instead_of: Testimony) -> Done:
-    ctx.facts[CONFIRMED_AT] = to_iso(ctx.now)
+    ctx.facts[CONFIRMED_AT] = format_iso(ctx.now)
     ctx.facts.pop(REFUTED_SINCE, None)
     text = f"Confirmed on {ctx.node}: {confirmed.how}."
     if confirmed.fault == instead_of.fault:
@@ -134,7 +134,7 @@ def _report_well(
     why = _join_distinct(answer.how for answer in answers)
     if not may_be_wrong:
         ctx.facts.pop(REFUTED_SINCE, None)
-    since = fact_time(ctx, REFUTED_SINCE)
+    since = get_fact_time(ctx, REFUTED_SINCE)
     if may_be_wrong and since is not None and ctx.now - since >= REFUTED_AFTER:
         faults = [answer.fault for answer in answers]
         names = " and ".join(map(str, faults))
@@ -147,7 +147,7 @@ def _report_well(
     waiting = _wait_unconfirmed(ctx, says, f"Look at {ctx.node}. {ask}")
     if not may_be_wrong:
         return waiting
-    began_at = datetime.fromisoformat(ctx.facts.setdefault(REFUTED_SINCE, to_iso(ctx.now)))
+    began_at = datetime.fromisoformat(ctx.facts.setdefault(REFUTED_SINCE, format_iso(ctx.now)))
     due_in = max(began_at + REFUTED_AFTER - ctx.now, _SOON)
     return replace(waiting, again_in=min(waiting.again_in, due_in))
 
@@ -172,7 +172,7 @@ def _join_distinct(texts: Iterable[str]) -> str:
 def _wait_unconfirmed(ctx: Context, says: str, ask: str) -> Wait:
     return Wait(
         f"{says}. {NOT_REBOOTED}",
-        get_backoff(fact_time(ctx, "drained_at"), ctx.now, longest=_LONGEST),
+        get_backoff(get_fact_time(ctx, "drained_at"), ctx.now, longest=_LONGEST),
         ask=ask,
         is_told=True,
     )

@@ -32,8 +32,8 @@ from runbooks.step import (
     Parameter,
     Result,
     Wait,
+    format_iso,
     get_backoff,
-    to_iso,
 )
 from runbooks.steps.pause_pollers import DETECTORS, get_holder
 
@@ -138,7 +138,9 @@ def run_test(
     if not ctx.state.is_drained:
         return Wait(f"{ctx.node} is not empty yet.", timedelta(seconds=5))
     boot = looking.read_boot(ctx)
-    began_at = datetime.fromisoformat(ctx.facts.setdefault(f"{ctx.key}:began_at", to_iso(ctx.now)))
+    began_at = datetime.fromisoformat(
+        ctx.facts.setdefault(f"{ctx.key}:began_at", format_iso(ctx.now))
+    )
     if boot is not None and _is_another_boot(ctx, boot):
         return _build_not_cured(ctx, f"{ctx.node} went down while {called} ran on it", "")
     pause_polls(ctx)
@@ -183,7 +185,7 @@ def pause_polls(ctx: Context) -> None:
 
 def make_result(ctx: Context, called: str, ended: Ended, verdict: DiagnosticVerdict) -> Result:
     if verdict.outcome is DiagnosticOutcome.PASSED:
-        ctx.facts[PROVED_AT] = to_iso(ctx.now)
+        ctx.facts[PROVED_AT] = format_iso(ctx.now)
         text = f"{capitalize_first(called)} {verdict.text} on {ctx.node}."
         return Done(text, evidence={called: ended.said})
     if verdict.outcome is DiagnosticOutcome.ILL:

@@ -18,7 +18,7 @@ from runbooks.guards.table import Act
 from runbooks.node import diagnostics, node_loan
 from runbooks.node.detached_command import Ended
 from runbooks.slurm.protocol import SlurmError, SlurmRefusal, format_own_name
-from runbooks.step import Context, Failed, NotCured, Result, StepEffect, Wait, to_iso
+from runbooks.step import Context, Failed, NotCured, Result, StepEffect, Wait, format_iso
 from runbooks.steps.diagnose import (
     SHOWN,
     Diagnose,
@@ -68,7 +68,7 @@ class DiagnoseInJob(Diagnose):
         return _fail(ctx, why) if why else ask_for_cards(ctx)
 
     def run(self, ctx: Context) -> Result:
-        begun = node_loan.reserve(ctx)
+        begun = node_loan.reserve_node(ctx)
         return begun if isinstance(begun, Wait) else _fail(ctx, begun)
 
     def carry_on(self, ctx: Context) -> Result | None:
@@ -117,7 +117,7 @@ def _attend_job(ctx: Context, lent: dict[str, Any]) -> Wait | str:
         return (
             _submit_job(ctx, lent) if "submitted_at" not in lent else "Slurm knows the job no more"
         )
-    since = datetime.fromisoformat(lent.setdefault("submitted_at", to_iso(ctx.now)))
+    since = datetime.fromisoformat(lent.setdefault("submitted_at", format_iso(ctx.now)))
     if job.has_ended or job.is_completing:
         return ""
     if job.started_at is None and ctx.now - since > _STARTS_WITHIN:
@@ -149,7 +149,7 @@ def _submit_job(ctx: Context, lent: dict[str, Any]) -> Wait | str:
         return Wait(
             f"The job for {ctx.node} is not submitted yet: {error}", node_loan.LOOK, is_told=True
         )
-    lent["submitted_at"] = to_iso(ctx.now)
+    lent["submitted_at"] = format_iso(ctx.now)
     return Wait(
         f"{capitalize_first(format_test(ctx))} is job {job_id} on {ctx.node}.",
         timedelta(seconds=5),

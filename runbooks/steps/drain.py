@@ -11,7 +11,7 @@ from runbooks.node import drains, idle_moment, overwritten
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Owner
 from runbooks.slurm.protocol import NodeState
-from runbooks.step import Base, Context, Done, Failed, Result, StepEffect, Wait, to_iso
+from runbooks.step import Base, Context, Done, Failed, Result, StepEffect, Wait, format_iso
 
 _LOOK_AGAIN = timedelta(minutes=1)
 
@@ -30,7 +30,7 @@ class Drain(Base):
         """By this incident already, whichever worker did it."""
         if not ctx.state.is_draining or drains.get_owner(ctx) is not Owner.THIS_INCIDENT:
             return None
-        ctx.facts.setdefault("drained_at", to_iso(ctx.now))
+        ctx.facts.setdefault("drained_at", format_iso(ctx.now))
         drains.store_written(ctx.facts, ctx.state)
         if ctx.attempted_at is not None:
             overwritten.note_drain(ctx.facts, None, ctx.state, ctx.now)
@@ -70,7 +70,7 @@ class Drain(Base):
         if owner in (Owner.SLURM, Owner.CHECK):
             ctx.facts["adopted_reason"] = before.reason
         drains.drain_node(ctx, drains.format_reason(ctx))
-        ctx.facts.setdefault("drained_at", to_iso(ctx.now))
+        ctx.facts.setdefault("drained_at", format_iso(ctx.now))
         return Done(text, evidence=evidence)
 
 

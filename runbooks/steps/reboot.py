@@ -10,7 +10,17 @@ from detectors.faults import Recovery
 from runbooks.guards.table import Act
 from runbooks.node import drains, looking
 from runbooks.slurm import node_states, ownership
-from runbooks.step import Base, Context, Done, NotCured, Result, StepEffect, Wait, fact_time, to_iso
+from runbooks.step import (
+    Base,
+    Context,
+    Done,
+    NotCured,
+    Result,
+    StepEffect,
+    Wait,
+    format_iso,
+    get_fact_time,
+)
 
 # A request that scontrol was killed over may still reach slurmctld: its transport's limit, twice.
 _SETTLES_IN = timedelta(seconds=60)
@@ -32,7 +42,7 @@ class Reboot(Base):
         began_at = _find_new_boot(ctx)
         if not is_rebooted and began_at is None:
             return None
-        ctx.facts["reboot_at"] = to_iso(ctx.attempted_at or min(ctx.now, began_at or ctx.now))
+        ctx.facts["reboot_at"] = format_iso(ctx.attempted_at or min(ctx.now, began_at or ctx.now))
         if ctx.attempted_at is None:
             ctx.facts[drains.REBOOTED_BY_ANOTHER] = True
         else:  # whoever asked and died had just seen the drain
@@ -48,7 +58,7 @@ class Reboot(Base):
                 f"{node} cannot end the processes of jobs that are over: Slurm would wait for ever",
             )
         # A node that went down by itself may be booting: it has the time that a boot takes.
-        drained_at = fact_time(ctx, "drained_at") or ctx.now
+        drained_at = get_fact_time(ctx, "drained_at") or ctx.now
         if node_states.is_given_up(ctx.state) and ctx.now > drained_at + ctx.world.policy.boot_time:
             return _build_not_cured(
                 ctx, f"{node}'s slurmd answers no more, and Slurm reboots through it"
@@ -71,7 +81,7 @@ class Reboot(Base):
         return None
 
     def run(self, ctx: Context) -> Result:
-        ctx.facts["reboot_at"] = to_iso(ctx.now)
+        ctx.facts["reboot_at"] = format_iso(ctx.now)
         ctx.facts.pop(drains.REBOOTED_BY_ANOTHER, None)
         ctx.facts.pop(drains.REBOOT_CANCELLED, None)
         after = ctx.world.slurm_writer.reboot(ctx.node, as_seen=ctx.state)
@@ -89,7 +99,7 @@ def _find_new_boot(ctx: Context) -> datetime | None:
     if before:
         boot = looking.read_boot(ctx)
         return boot.booted_at if boot is not None and boot.boot_id != before else None
-    drained_at = fact_time(ctx, "drained_at")
+    drained_at = get_fact_time(ctx, "drained_at")
     is_later = drained_at is not None and node_states.has_booted(ctx.state, drained_at)
     return ctx.state.boot_time if is_later else None
 

@@ -27,8 +27,8 @@ from runbooks.step import (
     Result,
     StepEffect,
     Wait,
-    fact_time,
-    to_iso,
+    format_iso,
+    get_fact_time,
 )
 
 # A start that was sent over SSH may still arrive: its transport's limit.
@@ -65,7 +65,7 @@ class ResetGpu(Base):
     def is_done(self, ctx: Context) -> Done | None:
         boot = looking.read_boot(ctx) if ctx.facts.get("boot_id_before") else None
         if boot is not None and boot.boot_id != ctx.facts["boot_id_before"]:
-            ctx.facts.update(booted_at=to_iso(boot.booted_at), boot_id_after=boot.boot_id)
+            ctx.facts.update(booted_at=format_iso(boot.booted_at), boot_id_after=boot.boot_id)
             text = f"{ctx.node} has booted since it was drained, which resets its GPUs too."
             return Done(text, boot=boot)
         if ctx.attempted_at is None:
@@ -170,15 +170,15 @@ def _list_holders(ctx: Context) -> list[str]:
 
 def _wait_or_give_up(ctx: Context, text: str, *, ask: str = "") -> Wait | NotCured:
     """For as long as a reset may take; then the next rung, which needs nobody's leave."""
-    since = datetime.fromisoformat(ctx.facts.setdefault(f"{ctx.key}:since", to_iso(ctx.now)))
+    since = datetime.fromisoformat(ctx.facts.setdefault(f"{ctx.key}:since", format_iso(ctx.now)))
     if ctx.now - since > ctx.params["longest"]:
         return _build_not_cured(ctx, text.rstrip("."), "")
     return Wait(text, timedelta(seconds=15), ask=ask, is_told=True)
 
 
 def _build_done(ctx: Context, ended: Ended) -> Done:
-    began_at = ctx.attempted_at or fact_time(ctx, f"{ctx.key}:since") or ctx.now
-    ctx.facts["reset_at"] = to_iso(ctx.now)
+    began_at = ctx.attempted_at or get_fact_time(ctx, f"{ctx.key}:since") or ctx.now
+    ctx.facts["reset_at"] = format_iso(ctx.now)
     text = f"{_format_gpus(ctx)} on {ctx.node} was reset."
     unrestored = gpu_reset.list_unrestored(ended.said)
     if unrestored:

@@ -25,7 +25,7 @@ from runbooks.step import (
     Result,
     StepEffect,
     Wait,
-    to_iso,
+    format_iso,
 )
 
 _DETECTOR = "host"
@@ -80,7 +80,7 @@ class RestartUnits(Base):
     def blocked(self, ctx: Context) -> Wait | None:
         if not ctx.state.is_drained:
             return Wait(f"{ctx.node} is not empty yet.", timedelta(seconds=5))
-        ctx.facts.setdefault(_get_since(ctx), to_iso(ctx.now))
+        ctx.facts.setdefault(_get_since(ctx), format_iso(ctx.now))
         why = ctx.facts.get(_get_why(ctx)) or _find_holders(ctx)
         if not why:
             return None
@@ -102,7 +102,7 @@ class RestartUnits(Base):
         return _wait_for_end(ctx, f"{_format_units(ctx)} on {ctx.node} is being started: {how}")
 
     def run(self, ctx: Context) -> Result:
-        ctx.facts[RESTARTED_AT] = to_iso(ctx.now)
+        ctx.facts[RESTARTED_AT] = format_iso(ctx.now)
         detached_command.start(ctx.world.shell, ctx.target, _build_job(ctx))
         text = f"{_format_units(ctx)} on {ctx.node} is being started."
         return Wait(text, _LOOK_AGAIN, is_told=True)
@@ -219,7 +219,7 @@ def _evaluate(ctx: Context, ended: Ended) -> Result:
     missing = [name for _, name in _list_missing(inspection)]
     if missing:
         return _go_on(ctx, f"{', '.join(missing)} is not there after it", evidence=evidence)
-    since = datetime.fromisoformat(ctx.facts.setdefault(_get_well_since(ctx), to_iso(ctx.now)))
+    since = datetime.fromisoformat(ctx.facts.setdefault(_get_well_since(ctx), format_iso(ctx.now)))
     if ctx.now - since < HOLDS:
         text = f"{_format_units(ctx)} on {ctx.node} runs. It is looked at once more."
         return Wait(text, since + HOLDS - ctx.now)

@@ -9,7 +9,17 @@ from typing import ClassVar
 from runbooks.node import drains, overwritten
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import node_states
-from runbooks.step import Base, Context, Done, Failed, NotCured, Result, StepEffect, Wait, to_iso
+from runbooks.step import (
+    Base,
+    Context,
+    Done,
+    Failed,
+    NotCured,
+    Result,
+    StepEffect,
+    Wait,
+    format_iso,
+)
 from runbooks.steps import verify
 
 _LOOK_AGAIN = timedelta(seconds=10)
@@ -25,7 +35,7 @@ class Resume(Base):
         """Only after an attempt of ours: without one, a node in service was resumed by someone
         else."""
         if ctx.attempted_at is not None and not ctx.state.is_draining and ctx.state.base != "DOWN":
-            ctx.facts[GIVEN_BACK_AT] = to_iso(ctx.attempted_at)
+            ctx.facts[GIVEN_BACK_AT] = format_iso(ctx.attempted_at)
             overwritten.note_resume(ctx.facts, ctx.now)
             return Done(f"{ctx.node} takes jobs again.")
         return None
@@ -52,6 +62,6 @@ class Resume(Base):
         return verify.find_new_trouble(ctx)
 
     def run(self, ctx: Context) -> Result:
-        ctx.facts[GIVEN_BACK_AT] = to_iso(ctx.now)
+        ctx.facts[GIVEN_BACK_AT] = format_iso(ctx.now)
         drains.resume_node(ctx)
         return Done(f"{ctx.node} takes jobs again.")

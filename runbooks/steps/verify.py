@@ -24,9 +24,9 @@ from runbooks.step import (
     NotCured,
     Result,
     Wait,
-    fact_time,
+    format_iso,
     get_backoff,
-    to_iso,
+    get_fact_time,
 )
 from runbooks.steps.pause_pollers import get_holder
 
@@ -92,8 +92,8 @@ def _ask_to_resume(ctx: Context, since: datetime) -> Wait:
 def _get_touched_at(ctx: Context) -> datetime:
     """When the node was last booted or reset, its services were restarted, or this step began: what
     was seen before speaks of another state."""
-    began = ctx.facts.setdefault(f"{ctx.key}:since", to_iso(ctx.now))
-    times = [fact_time(ctx, fact) for fact in ("booted_at", "reset_at", RESTARTED_AT)]
+    began = ctx.facts.setdefault(f"{ctx.key}:since", format_iso(ctx.now))
+    times = [get_fact_time(ctx, fact) for fact in ("booted_at", "reset_at", RESTARTED_AT)]
     touched = [time for time in times if time is not None]
     return max(touched, default=datetime.fromisoformat(began))
 
@@ -133,7 +133,7 @@ def _find_troubles(ctx: Context, since: datetime) -> Iterator[_Trouble]:
     if not inspection.is_reachable:
         yield _Trouble(f"Kintsugi cannot reach it: {inspection.complaint}", is_of_part=False)
         return
-    grave = inspection.grave(looking.get_confirming_detectors(ctx.fault_type))
+    grave = inspection.get_grave_events(looking.get_confirming_detectors(ctx.fault_type))
     for event in grave:
         text = f"{event.fault_type} on {event.resource}: {event.excerpt}"
         # A detector that says nothing is no proof that the repair failed.
@@ -156,7 +156,7 @@ def _find_faults_since(ctx: Context, since: datetime, what: str) -> Iterator[_Tr
 
 def find_new_trouble(ctx: Context) -> Failed | NotCured | None:
     """What was seen of the node since it passed its last test; None where that is nothing."""
-    proved_at = fact_time(ctx, PROVED_AT)
+    proved_at = get_fact_time(ctx, PROVED_AT)
     if proved_at is None:
         return None
     troubles = list(_find_faults_since(ctx, proved_at, "it was verified"))
@@ -170,7 +170,9 @@ def _format_troubles(troubles: list[_Trouble]) -> str:
 def _verify_by_command(ctx: Context, since: datetime) -> Result:
     """While it runs the detectors keep away: a stress test makes a healthy GPU slow to answer."""
     command = ctx.world.policy.verify_command
-    began_at = datetime.fromisoformat(ctx.facts.setdefault(_get_began_fact(ctx), to_iso(ctx.now)))
+    began_at = datetime.fromisoformat(
+        ctx.facts.setdefault(_get_began_fact(ctx), format_iso(ctx.now))
+    )
     # Once per boot: a node that went down in the middle is verified anew.
     job = DetachedJob(f"{ctx.key}-{ctx.facts.get('boot_id_after') or 'same-boot'}", command)
     answer = detached_command.start(ctx.world.shell, ctx.target, job)
@@ -196,7 +198,7 @@ def _evaluate_command(ctx: Context, ended: Ended, since: datetime) -> Result:
     ]
     if troubles:
         return _report_troubles(ctx, troubles)
-    ctx.facts[PROVED_AT] = to_iso(ctx.now)
+    ctx.facts[PROVED_AT] = format_iso(ctx.now)
     text = f"{ctx.node} is verified: its detectors find no fault and `{command}` passed."
     return Done(f"{text}{_format_wrong_settings(ctx)}", evidence={command: ended.said})
 

@@ -20,8 +20,8 @@ from runbooks.step import (
     NotCured,
     Result,
     Wait,
-    fact_time,
-    to_iso,
+    format_iso,
+    get_fact_time,
 )
 
 _LOOK_AGAIN = timedelta(seconds=5)
@@ -41,12 +41,12 @@ class WaitForBoot(Base):
     plan: ClassVar[str] = "wait for a new boot id"
 
     def run(self, ctx: Context) -> Result:
-        asked_at = fact_time(ctx, "reboot_at") or ctx.now
+        asked_at = get_fact_time(ctx, "reboot_at") or ctx.now
         if "REBOOT_REQUESTED" in ctx.state.flags:
-            ctx.facts[holding.QUEUED_AT] = to_iso(ctx.now)
+            ctx.facts[holding.QUEUED_AT] = format_iso(ctx.now)
         boot = _find_new_boot(ctx, asked_at)
         if boot is not None and node_states.is_back(ctx.state, asked_at):
-            ctx.facts.update(booted_at=to_iso(boot.booted_at), boot_id_after=boot.boot_id)
+            ctx.facts.update(booted_at=format_iso(boot.booted_at), boot_id_after=boot.boot_id)
             how = (
                 f"boot id {boot.boot_id}"
                 if boot.boot_id

@@ -30,9 +30,9 @@ from runbooks.step import (
     Result,
     StepEffect,
     Wait,
-    fact_time,
+    format_iso,
     get_backoff,
-    to_iso,
+    get_fact_time,
 )
 
 # How long nobody is asked about jobs where a runbook does not say. On a node that is of no use they
@@ -104,7 +104,7 @@ class WaitForJobs(Base):
 
 def _choose_deeds(ctx: Context, jobs: Sequence[SlurmJob]) -> list[tuple[SlurmJob, Deed]]:
     """What the site's policy calls for, of jobs that hold what was seen broken on the node."""
-    seen_at = fact_time(ctx, witnesses.CONFIRMED_AT)
+    seen_at = get_fact_time(ctx, witnesses.CONFIRMED_AT)
     policies = ctx.world.policy.job_policies
     if not policies or seen_at is None or not witnesses.leaves_unusable(ctx.fault_type):
         return []
@@ -126,7 +126,7 @@ def _holds_broken_part(ctx: Context, job: SlurmJob) -> bool:
 
 def _get_start(job: SlurmJob) -> str:
     """A job that was started anew is another one here."""
-    began = to_iso(job.started_at) if job.started_at is not None else ""
+    began = format_iso(job.started_at) if job.started_at is not None else ""
     return f"{job.job_id} {began}"
 
 
@@ -213,7 +213,7 @@ def _build_wait(ctx: Context, jobs: Sequence[SlurmJob], *, is_due: bool = False)
     if not left:
         text = f"{ctx.node} is finishing its last job ({_format_jobs(jobs)})."
         return Wait(text, timedelta(seconds=10))
-    since = fact_time(ctx, "drained_at")
+    since = get_fact_time(ctx, "drained_at")
     count = "1 job is" if len(left) == 1 else f"{len(left)} jobs are"
     text = f"{count} still on {ctx.node} ({_format_jobs(left)}). Kintsugi waits for the end."
     again_in = get_backoff(since, ctx.now, longest=_LONGEST_LOOK)
@@ -223,7 +223,7 @@ def _build_wait(ctx: Context, jobs: Sequence[SlurmJob], *, is_due: bool = False)
     ask = ctx.facts.get("asked", "") if _ASKED_AT in ctx.facts else ""
     if ask:
         return Wait(text, again_in, ask=ask, is_told=True)
-    ctx.facts[_ASKED_AT] = to_iso(ctx.now)
+    ctx.facts[_ASKED_AT] = format_iso(ctx.now)
     ask = _format_ask(ctx, left)
     kind = JOBS_IN_THE_WAY if witnesses.leaves_unusable(ctx.fault_type) else "run_waiting"
     return Wait(f"{text} {ask}", again_in, ask=ask, is_told=True, kind=kind)

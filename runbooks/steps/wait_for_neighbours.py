@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from incidents.inventory import neighbours
 from runbooks.slurm import running_jobs
-from runbooks.step import Base, Context, Done, Result, Wait, fact_time, get_backoff, to_iso
+from runbooks.step import Base, Context, Done, Result, Wait, format_iso, get_backoff, get_fact_time
 
 _LONGEST = timedelta(minutes=5)
 _AFTER_SILENCE = timedelta(minutes=1)
@@ -32,8 +32,8 @@ class WaitForNeighbours(Base):
         module = carried.module or f"the transceiver of {ctx.resource}"
         if not carried.nodes:
             return Done(f"{module} carries no node of the inventory: nobody's job hangs on it.")
-        since = fact_time(ctx, "neighbours_from") or ctx.now
-        ctx.facts["neighbours_from"] = to_iso(since)
+        since = get_fact_time(ctx, "neighbours_from") or ctx.now
+        ctx.facts["neighbours_from"] = format_iso(since)
         names = ", ".join(carried.nodes)
         running = running_jobs.get_running_jobs(carried.nodes, ctx.world.slurm)
         if running is None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from detectors.catalog import rows
-from runbooks.step import Base, Context, Done, Parameter, Result, Wait, fact_time, to_iso
+from runbooks.step import Base, Context, Done, Parameter, Result, Wait, format_iso, get_fact_time
 
 _NAMED = 3
 _A_SPAN = "a number and m, h or d, such as 30m or 24h"
@@ -54,19 +54,19 @@ class WatchStep(Base):
     }
 
     def run(self, ctx: Context) -> Result:
-        since = fact_time(ctx, "watched_from") or ctx.now
-        ctx.facts["watched_from"] = to_iso(since)
+        since = get_fact_time(ctx, "watched_from") or ctx.now
+        ctx.facts["watched_from"] = format_iso(since)
         if ctx.params["until"] == _CLEARED and not ctx.active_faults:
             return Done(f"No fault stands on {ctx.node} any more.")
         lasts = ctx.now - since >= ctx.params["ask_after"]
         ask = ""
         if lasts and ctx.active_faults:
             ask = f"Look at {ctx.node}: Kintsugi watches it and changes nothing there."
-        reported_at = fact_time(ctx, "reported_at")
+        reported_at = get_fact_time(ctx, "reported_at")
         is_due = reported_at is None or ctx.now - reported_at >= ctx.params["every"]
         is_report = is_due or bool(ask and not ctx.facts.get("asked"))
         if is_report:
-            ctx.facts["reported_at"] = to_iso(ctx.now)
+            ctx.facts["reported_at"] = format_iso(ctx.now)
         again_in = ctx.params["every"] if lasts else since + ctx.params["ask_after"] - ctx.now
         if ctx.params["until"] == _CLEARED:
             again_in = min(again_in, _LOOKS_EVERY)

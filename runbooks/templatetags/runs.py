@@ -63,13 +63,13 @@ CAN_DO: dict[RunState, str] = {
 @register.filter
 def run_state(value: str) -> SafeString:
     word = RunState(value)
-    return _badge("run", word.value, RUN_ICONS[word])
+    return _format_badge("run", word.value, RUN_ICONS[word])
 
 
 @register.filter
 def step_outcome(value: str) -> SafeString:
     word = StepRun.Outcome(value)
-    return _badge("step", word.value, STEP_ICONS[word])
+    return _format_badge("step", word.value, STEP_ICONS[word])
 
 
 @register.simple_tag
@@ -135,7 +135,7 @@ def remembered(run: Run) -> list[tuple[str, Any]]:
         for name, value in run.facts.items()
         if ":" not in name and name not in shown_elsewhere
     )
-    return [(words(name), _shown(value)) for name, value in known]
+    return [(words(name), _format_value(value)) for name, value in known]
 
 
 @register.filter
@@ -160,7 +160,7 @@ def runbook_title(runbook: str) -> str:
     return book.title if book is not None else runbook
 
 
-def _shown(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
@@ -175,7 +175,7 @@ def _shown(value: Any) -> Any:
         return value
 
 
-def _badge(kind: str, value: str, symbol: str) -> SafeString:
+def _format_badge(kind: str, value: str, symbol: str) -> SafeString:
     return format_html(
         '<span class="k-badge k-{}-{}">{}{}</span>',
         kind,

@@ -25,7 +25,7 @@ from runbooks import services
 from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY, Policy
 from runbooks.library import library
 from runbooks.models import Mode, Run, RunbookMode
-from runbooks.step import Context, World, to_iso
+from runbooks.step import Context, World, format_iso
 
 CLUSTER = "kintsugi-test"
 EPOCH = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
@@ -278,7 +278,7 @@ def a_context(site: Site, **changes: object) -> Context:
         node="gn001",
         find_target=lambda: Target("gn001", "gn001", expected=Expected(gpus=expected)),
         state=site.slurm.nodes(("gn001",))["gn001"],
-        facts={"drained_at": to_iso(EPOCH), "booted_at": to_iso(site.now)},
+        facts={"drained_at": format_iso(EPOCH), "booted_at": format_iso(site.now)},
         world=site.world,
         now=site.now,
         key="1-2-step",

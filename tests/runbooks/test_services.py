@@ -18,7 +18,7 @@ from incidents.maintenance import planning
 from incidents.models import Node
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
-from runbooks.guards.table import Bounds, cap
+from runbooks.guards.table import Bounds, compute_cap
 from runbooks.models import Mode, Run, RunState
 from tests.runbooks.site import Site
 from tests.services.patience import patient
@@ -195,7 +195,7 @@ def test_cap_holds_when_twenty_workers_drain_twenty_nodes_at_once() -> None:
     runs = [site.begin(site.stall_gpu(name)) for name in site.names[:20]]
     at_once(20, lambda number: services.advance(runs[number].pk, now=site.now, world=site.world))
     out = [name for name, node in site.slurm.nodes().items() if node.is_out]
-    assert len(out) == cap(60) == 3
+    assert len(out) == compute_cap(60) == 3
     assert Run.objects.filter(claimed_at__isnull=False).count() == 3
     refused = Run.objects.get(pk=runs[19].pk) if runs[19].node.name not in out else None
     assert refused is None or "the cap is 3" in refused.waiting_for

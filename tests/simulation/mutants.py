@@ -130,7 +130,7 @@ def _steal_leases() -> list[Patch]:
     def leased(run: Any) -> Any:
         return type(run).objects.filter(pk=run.pk)
 
-    return [patch.object(lease, "_leased", leased)]
+    return [patch.object(lease, "_filter_leased", leased)]
 
 
 def _repeat_blindly() -> list[Patch]:
@@ -172,7 +172,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "accounts",
         "after a drain or resume the accounts are read for what a person said in its moment",
-        lambda: [patch.object(ending, "restores_persons_drain", _no)],
+        lambda: [patch.object(ending, "restore_persons_drain", _no)],
     ),
     Mutant(
         "accounts_of_drain",

@@ -19,7 +19,7 @@ from incidents.models import Incident
 from incidents.vocabulary.lifecycle import State
 from kintsugi.periodic.reserving import follow_reservations
 from runbooks import services
-from runbooks.guards.table import cap
+from runbooks.guards.table import compute_cap
 from runbooks.guards.verdicts import Bounds
 from runbooks.lease.lease import LEASE
 from runbooks.models import Run, RunState
@@ -167,7 +167,7 @@ def test_cap_holds_when_twenty_workers_drain_through_slurm_at_once(
     # What is tested is the cap: twenty nodes that turn bad at once would trip the breaker too.
     site.world = replace(site.world, policy=a_policy(bounds=Bounds(breaker_share=1.0)))
     runs = [a_run(site, node)[0] for node in nodes]
-    limit = cap(len(slurm_daemons.nodes))
+    limit = compute_cap(len(slurm_daemons.nodes))
     # Nodes of the tests before may still be coming back; what a person drained stays out.
     slurm_daemons.wait_until(
         lambda: all(

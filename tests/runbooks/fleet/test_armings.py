@@ -94,9 +94,9 @@ def test_of_two_runs_that_begin_at_once_only_so_many_as_are_left_act(site: Site)
 
 def test_a_run_is_counted_by_a_compare_and_swap(site: Site) -> None:
     row = arm(site, runs=1)
-    assert armings.use(row.pk, site.now)
-    assert not armings.use(row.pk, site.now)
-    assert not armings.use(arm(site).pk, site.now + DAY)
+    assert armings.count_run(row.pk, site.now)
+    assert not armings.count_run(row.pk, site.now)
+    assert not armings.count_run(arm(site).pk, site.now + DAY)
 
 
 def test_an_arming_that_expires_holds_a_run_before_its_next_act(site: Site) -> None:

@@ -16,8 +16,8 @@ from runbooks.guards.table import (
     PastReboot,
     Refusal,
     Request,
-    cap,
     check,
+    compute_cap,
 )
 from runbooks.slurm.protocol import NodeState
 
@@ -45,7 +45,7 @@ def a_fleet(size: int = 100, out: int = 0, **changes: object) -> Fleet:
     [(1, 1), (10, 1), (20, 1), (39, 1), (40, 2), (99, 4), (100, 5), (101, 5), (10_000, 5)],
 )
 def test_cap_is_five_percent_and_one_at_least_and_five_at_most(size: int, limit: int) -> None:
-    assert cap(size) == limit
+    assert compute_cap(size) == limit
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_allowed_drain_never_takes_more_than_the_cap_out(size: int, out: int, cl
         taken = (
             {name for name, node in fleet.nodes.items() if node.is_out} | fleet.claimed | {"gn001"}
         )
-        assert len(taken) <= cap(size)
+        assert len(taken) <= compute_cap(size)
 
 
 @pytest.mark.parametrize("act", list(Act))

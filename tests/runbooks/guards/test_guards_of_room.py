@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbooks.guards.room import cap, spare
+from runbooks.guards.room import compute_cap, compute_pod_cap
 from runbooks.guards.table import (
     GUARDS,
     Act,
@@ -79,7 +79,7 @@ def test_a_node_that_takes_no_jobs_for_whatever_reason_counts_against_the_cap(
 
 @pytest.mark.parametrize(("size", "limit"), [(1, 1), (8, 1), (10, 1), (32, 3), (50, 5)])
 def test_pod_keeps_nine_of_ten_nodes_and_lends_one_always(size: int, limit: int) -> None:
-    assert spare(size, Bounds()) == limit
+    assert compute_pod_cap(size, Bounds()) == limit
 
 
 @pytest.mark.parametrize(
@@ -317,5 +317,9 @@ def test_all_that_stands_in_the_way_is_told_and_not_the_first_alone() -> None:
 
 @given(size=st.integers(1, 300), share=st.integers(0, 100))
 def test_a_share_is_cut_off_to_whole_nodes_as_a_person_would(size: int, share: int) -> None:
-    assert cap(size, Bounds(cap_nodes=1000, cap_share=share / 100)) == max(1, size * share // 100)
-    assert spare(size, Bounds(pod_floor=share / 100)) == max(1, size * (100 - share) // 100)
+    assert compute_cap(size, Bounds(cap_nodes=1000, cap_share=share / 100)) == max(
+        1, size * share // 100
+    )
+    assert compute_pod_cap(size, Bounds(pod_floor=share / 100)) == max(
+        1, size * (100 - share) // 100
+    )

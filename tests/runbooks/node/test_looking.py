@@ -35,12 +35,14 @@ def test_a_grave_fault_of_the_nodes_own_parts_speaks_against_it(
     fault_type: str, resource: str
 ) -> None:
     event = seen(fault_type, resource, severity=Severity.MAJOR)
-    assert NodeInspection((event,), "").grave(("gpu",)) == (event,)
+    assert NodeInspection((event,), "").get_grave_events(("gpu",)) == (event,)
 
 
 def test_a_link_that_flaps_once_while_it_trains_does_not() -> None:
     assert (
-        NodeInspection((seen("nic.link.down", NIC, severity=Severity.MINOR),), "").grave(("gpu",))
+        NodeInspection((seen("nic.link.down", NIC, severity=Severity.MINOR),), "").get_grave_events(
+            ("gpu",)
+        )
         == ()
     )
 
@@ -55,18 +57,18 @@ def test_a_link_that_flaps_once_while_it_trains_does_not() -> None:
     ],
 )
 def test_a_warning_or_a_trouble_of_many_nodes_does_not(fault_type: str) -> None:
-    assert NodeInspection((seen(fault_type),), "").grave(("gpu",)) == ()
+    assert NodeInspection((seen(fault_type),), "").get_grave_events(("gpu",)) == ()
 
 
 def test_what_leaves_it_unfit_for_jobs_does_whatever_its_class() -> None:
     event = seen("storage.mount.missing")
-    assert NodeInspection((event,), "").grave(("gpu",)) == (event,)
+    assert NodeInspection((event,), "").get_grave_events(("gpu",)) == (event,)
 
 
 def test_silence_of_the_detector_that_has_to_confirm_speaks_against_it() -> None:
     look = NodeInspection((seen("detector.silent", qualifier="gpu", excerpt="truncated XML"),), "")
-    assert look.grave(("gpu",)) == look.raised
-    assert look.grave(("nic",)) == ()
+    assert look.get_grave_events(("gpu",)) == look.raised
+    assert look.get_grave_events(("nic",)) == ()
 
 
 def test_a_fault_is_confirmed_by_the_detectors_that_its_type_names() -> None:

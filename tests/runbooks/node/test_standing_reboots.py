@@ -9,7 +9,7 @@ import pytest
 
 from runbooks.node import drains
 from runbooks.slurm.ownership import Written
-from runbooks.step import Context, to_iso
+from runbooks.step import Context, format_iso
 from tests.runbooks.site import Site, a_context
 
 pytestmark = pytest.mark.django_db
@@ -19,7 +19,7 @@ def queued_under(reason: str, *, written: tuple[Written, ...] = ()) -> Context:
     """gn001 of incident 7, whose run has asked for a reboot, drained by now with this reason."""
     site = Site(nodes=1)
     context = a_context(site)
-    facts = {"drained_at": to_iso(site.now), "reboot_at": to_iso(site.now)}
+    facts = {"drained_at": format_iso(site.now), "reboot_at": format_iso(site.now)}
     flags = context.state.flags | {"REBOOT_REQUESTED"}
     state = replace(context.state, flags=flags, reason=reason)
     return replace(context, facts=facts, state=state, find_written=lambda incident: written)

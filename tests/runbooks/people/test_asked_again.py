@@ -15,7 +15,7 @@ from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
 from runbooks.library import library
 from runbooks.people import asked_again
-from runbooks.step import Wait, to_iso
+from runbooks.step import Wait, format_iso
 from tests.runbooks.site import Site, a_context
 
 pytestmark = pytest.mark.django_db
@@ -105,7 +105,7 @@ def test_each_shipped_runbook_asks_about_jobs_in_the_end(fault_type: str, kind: 
     context = a_context(site, fault_type=fault_type, now=site.now + DAY)
     for book in library.read_folders(None).values():
         for planned in (one for one in book.steps if one.step.name == "wait_for_jobs"):
-            facts = {"drained_at": to_iso(site.now)}
+            facts = {"drained_at": format_iso(site.now)}
             waiting = planned.step.blocked(replace(context, params=planned.params, facts=facts))
             assert isinstance(waiting, Wait), book.name
             assert (bool(waiting.ask), waiting.kind) == (True, kind), book.name

@@ -10,7 +10,7 @@ import pytest
 from incidents.models import Node
 from runbooks import services
 from runbooks.guards.policy import DRAIN_AND_ASK
-from runbooks.guards.table import cap
+from runbooks.guards.table import compute_cap
 from runbooks.models import JobStop, Mode
 from runbooks.people.job_stops import LEASE
 from tests.runbooks.site import Site
@@ -47,7 +47,7 @@ def test_nothing_is_stopped_while_the_runbook_is_not_armed(site: Site, mode: Mod
 
 
 def test_leaves_count_against_the_cap_until_they_end(site: Site) -> None:
-    limit = cap(40)
+    limit = compute_cap(40)
     assert [ask(site, f"gn{number:03d}").is_granted for number in range(1, limit + 2)] == [
         True
     ] * limit + [False]

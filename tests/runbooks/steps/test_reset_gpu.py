@@ -13,7 +13,7 @@ from detectors.faults import Recovery
 from fixtures.cluster.facets.gpu import GpuFacet
 from fixtures.cluster.facets.services import ServicesFacet
 from runbooks.library import library
-from runbooks.step import Context, Done, NotCured, Wait, to_iso
+from runbooks.step import Context, Done, NotCured, Wait, format_iso
 from runbooks.steps.reset_gpu import ResetGpu
 from tests.runbooks.site import Site, a_context
 
@@ -221,7 +221,7 @@ def test_time_of_the_reset_is_remembered_for_the_verification() -> None:
     site = Site(nodes=1)
     context = begun(site)
     STEP.is_done(context)
-    assert context.facts["reset_at"] == to_iso(site.now)
+    assert context.facts["reset_at"] == format_iso(site.now)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.cluster.gpu import Presence
 from runbooks.library.library import STEPS
-from runbooks.step import Done, StepEffect, Wait, get_backoff, to_iso
+from runbooks.step import Done, StepEffect, Wait, format_iso, get_backoff
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.reboot import Reboot
 from runbooks.steps.wait_for_boot import WaitForBoot
@@ -71,7 +71,7 @@ def test_reboot_is_taken_for_done_when_the_node_runs_another_boot() -> None:
 def test_boot_is_told_by_slurms_boot_time_when_no_boot_id_was_known() -> None:
     site = Site(nodes=1)
     context = a_context(site)
-    context.facts["reboot_at"] = to_iso(site.now)
+    context.facts["reboot_at"] = format_iso(site.now)
     assert isinstance(WaitForBoot().run(context), Wait)
     booted = replace(context.state, boot_time=site.now + timedelta(minutes=3))
     result = WaitForBoot().run(replace(context, state=booted))

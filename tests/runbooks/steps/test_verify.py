@@ -17,7 +17,7 @@ from fixtures.cluster.gpu import Presence
 from fixtures.cluster.world import SimulatedShell
 from runbooks.models import RunState
 from runbooks.node import detached_command, looking, mig_devices
-from runbooks.step import ActiveFault, Context, Done, Failed, NotCured, Result, Wait, to_iso
+from runbooks.step import ActiveFault, Context, Done, Failed, NotCured, Result, Wait, format_iso
 from runbooks.steps.verify import GRACE, Verify
 from tests.runbooks.site import Site, a_context
 from tests.services.patience import deadline_in
@@ -96,7 +96,7 @@ def test_fault_seen_before_the_reset_is_none_after_it() -> None:
     context = a_context(
         site, find_active_faults=lambda: standing, now=site.now + timedelta(minutes=5)
     )
-    context.facts["reset_at"] = to_iso(site.now + timedelta(minutes=2))
+    context.facts["reset_at"] = format_iso(site.now + timedelta(minutes=2))
     assert isinstance(Verify().run(context), Wait)
 
 
@@ -259,7 +259,7 @@ def test_only_devices_that_are_not_there_again_are_told_of() -> None:
 def test_what_is_seen_after_the_repair_never_counts_as_before() -> None:
     site = a_site_with_mig()
     context = seen_before_repair(site)
-    context.facts["booted_at"] = to_iso(site.now)
+    context.facts["booted_at"] = format_iso(site.now)
     site.nodes.nodes["gn001"].gpus[5].mig_devices = ()
     mig_devices.note_before(context, look(context))
     assert len(mig_devices.list_lost(context, look(context))) == 1
