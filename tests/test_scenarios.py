@@ -94,17 +94,21 @@ jitter = "0.4s"
 """
 A_LEAF = """
 [[step]]
-at = 2025-01-08T06:20:10.{number}00Z
+at = 2025-01-08T06:20:10.{tenths}00Z
 happens = "leaf_reboot"
 on = "leaf-0{number}"
 """
 
 
-@pytest.mark.parametrize("seed", [1, 77])
+@pytest.mark.parametrize(
+    ("seed", "tenths_apart"), [(1, 1), (77, 1), (1, 0)], ids=["1", "77", "in one moment"]
+)
 def test_leafs_of_one_pod_that_reboot_together_are_one_incident_of_the_pod(
-    tmp_path: Path, seed: int
+    tmp_path: Path, seed: int, tenths_apart: int
 ) -> None:
-    steps = "".join(A_LEAF.format(number=number) for number in range(1, 9))
+    steps = "".join(
+        A_LEAF.format(number=number, tenths=number * tenths_apart) for number in range(1, 9)
+    )
     (tmp_path / "scenario.toml").write_text(EVERY_LEAF + steps)
     (tmp_path / "expected.toml").write_text("[totals]\nincidents = 1\n")
     with database.temporary():

@@ -434,6 +434,43 @@ def test_a_node_that_slurm_and_ssh_miss_later_is_one_incident_with_its_links() -
     assert Incident.objects.get().members.count() == 7
 
 
+def links_of_all_leafs() -> list[str]:
+    return [nic for rail in range(4) for nic in nics(rail)]
+
+
+def test_leafs_that_die_in_one_moment_are_one_incident_of_their_pod_though_none_is_quiet() -> None:
+    happen("nic.link.down", links_of_all_leafs())
+    assert (concluded(), open_incidents()) == ([], [])
+
+    swept(61 * SECOND)
+    assert open_incidents() == [("switch.leafs_lost", "pod/pod-a")]
+    lost = [place for kind, place in concluded() if kind == "switch.ports_lost"]
+    assert lost == ["switch/leaf-01", "switch/leaf-02", "switch/leaf-03", "switch/leaf-04"]
+
+
+def test_leafs_that_die_in_one_moment_are_found_when_a_node_behind_them_says_nothing() -> None:
+    silent_node = NODES[0]
+    links = [link for link in links_of_all_leafs() if f"/{silent_node}/" not in link]
+    happen("nic.link.down", links)
+    swept(61 * SECOND)
+
+    assert open_incidents() == [("switch.leafs_lost", "pod/pod-a")]
+
+
+def test_nodes_that_lose_their_power_together_make_no_leaf_lost() -> None:
+    happen("switch.port.down", [port for node in range(1, 13) for port in ports_of(node)])
+    swept(61 * SECOND)
+
+    assert set(open_incidents()) == {("node.links_lost", f"node/{name}") for name in NODES}
+
+
+def test_most_nodes_that_say_their_links_are_down_make_no_leaf_lost() -> None:
+    happen("nic.link.down", [nic for rail in range(4) for nic in nics(rail, NODES[:10])])
+    swept(61 * SECOND)
+
+    assert {kind for kind, _ in concluded()} == {"node.links_lost"}
+
+
 def test_a_hosts_link_is_of_the_network_cards_class_whichever_end_tells_of_it() -> None:
     uplink = "switch/leaf-01/port/Ethernet1024"
     happen("switch.port.down", [ports_of(5)[0], uplink])
