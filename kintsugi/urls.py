@@ -7,7 +7,15 @@ from django.views.decorators.http import require_POST
 from django.views.generic import RedirectView
 
 from kintsugi.slack import inbound
-from kintsugi.web import catalogue, console, controls, reports, runbook_page, shadow_page
+from kintsugi.web import (
+    catalogue,
+    console,
+    controls,
+    reports,
+    runbook_page,
+    shadow_page,
+    status_page,
+)
 from kintsugi.web.node_check import api
 from runbooks.console.questions import answer_view
 
@@ -18,6 +26,7 @@ _signed_in = admin.site.admin_view
 urlpatterns = [
     path("", _signed_in(console.home), name="home"),
     path("report/", _signed_in(reports.report), name="report"),
+    path("status/", _signed_in(status_page.status), name="status"),
     path("stop/", _signed_in(controls.stop_switch), name="stop_switch"),
     path("modes/", _signed_in(controls.modes), name="modes"),
     path("runbook/<str:name>/", _signed_in(runbook_page.runbook), name="runbook"),

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from detectors import resources
 from detectors.faults import EventKind, FaultEvent
 from detectors.receivers.delivery import Backlog
 from incidents.checks import own_health_texts as texts
@@ -107,14 +106,16 @@ def has_silent_worker(queue: str, now: datetime) -> bool:
     return _is_unserved(queue, list_latest(), now)
 
 
-def list_part_troubles(now: datetime) -> list[str]:
-    """A sentence for each part of the site that is silent, or that is kept from its work. Empty:
-    all that was seen within a day gets on, or nothing was seen."""
-    rows = list_latest()
-    silent = [_describe_silence(row, rows, now) for row in rows if not is_fresh(row, now)]
-    degraded = [row for row in rows if is_fresh(row, now) and row.trouble]
-    sentences = silent + [texts.describe_degraded_part(row) for row in degraded]
-    return [resources.printable(sentence) for sentence in sentences]
+def describe_silence(row: Heartbeat, rows: Sequence[Heartbeat], now: datetime) -> str:
+    """What is said of a part that has fallen silent; `rows`: all parts."""
+    same_part = [other for other in rows if other.part == row.part and is_fresh(other, now)]
+    same_process = [other for other in rows if (other.host, other.pid) == (row.host, row.pid)]
+    return texts.describe_silence(
+        row,
+        now,
+        hosts=[other.host for other in same_part],
+        is_embedded=len(same_process) > 1,
+    )
 
 
 def list_standing() -> list[tuple[datetime, str]]:
@@ -158,21 +159,10 @@ def _evaluate_parts(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
             since = moment(row.unbroken_since)
             finding.good[place] = f"{texts.describe_part(row)} writes again since {since}"
         elif has_witness:
-            finding.bad[place] = _describe_silence(row, rows, now)
+            finding.bad[place] = describe_silence(row, rows, now)
         else:
             finding.undecided.add(place)
     return finding
-
-
-def _describe_silence(row: Heartbeat, rows: Sequence[Heartbeat], now: datetime) -> str:
-    same_part = [other for other in rows if other.part == row.part and is_fresh(other, now)]
-    same_process = [other for other in rows if (other.host, other.pid) == (row.host, row.pid)]
-    return texts.describe_silence(
-        row,
-        now,
-        hosts=[other.host for other in same_part],
-        is_embedded=len(same_process) > 1,
-    )
 
 
 def _is_unserved(queue: str, rows: Sequence[Heartbeat], now: datetime) -> bool:

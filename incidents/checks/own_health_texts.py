@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from incidents.models import Heartbeat
 from incidents.text.wording import duration, moment
 
-_MIB = 1024**2
+_MIB, _GIB = 1024**2, 1024**3
 
 
 @dataclass(frozen=True)
@@ -180,4 +180,6 @@ def describe_refusal(rows: Sequence[Heartbeat], now: datetime) -> str:
 
 
 def format_size(size: float) -> str:
+    if size >= _GIB:
+        return f"{size / _GIB:,.1f} GiB"
     return f"{size / _MIB:,.1f} MiB"

@@ -128,6 +128,11 @@ VERBS: tuple[Verb, ...] = (
         f"{_NODES}:list_out",
     ),
     Verb(
+        ("status",),
+        "the parts of Kintsugi itself: which run, since when, what keeps them from their work",
+        f"{_LISTS}:show_status",
+    ),
+    Verb(
         ("restored",),
         "after a restore from a backup: stop, end runs, move numbers on, list unknown drains",
         manage=("restored",),

@@ -11,7 +11,9 @@ import typer
 from django.core.management.base import CommandError
 from django.utils import timezone
 
+from incidents.checks import part_statuses
 from incidents.models import Spare
+from kintsugi import clock
 from kintsugi.cli import exit_codes, output
 from kintsugi.cli.incidents import Json
 from runbooks import services
@@ -21,6 +23,7 @@ from runbooks.models import Breaker, RunbookMode
 # As long as incidents may be kept.
 _LONGEST = 3650
 _INCIDENTS = 5
+_PART_COLUMNS = ("part", "host", "state", "seen_at", "began_at", "version", "queues")
 _SPARE_FIELDS = {
     "node": "node.name",
     "state": "state",
@@ -28,6 +31,19 @@ _SPARE_FIELDS = {
     "partitions": "partitions",
     "reservation": "reservation",
 }
+
+
+def show_status(as_json: Json = False) -> None:
+    """Ends with 1 where a part does not get on, or none was seen."""
+    rows = [asdict(part) for part in part_statuses.list_part_statuses(clock.now())]
+    empty = "No part of Kintsugi has written within a day: systemctl status 'kintsugi-*'"
+    output.print_rows(rows, _PART_COLUMNS, as_json=as_json, empty=empty)
+    troubles = [row["trouble"] for row in rows if row["trouble"]]
+    if not as_json:
+        for trouble in troubles:
+            output.echo(f"\n{trouble}")
+    if troubles or not rows:
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def list_runbooks(as_json: Json = False) -> None:

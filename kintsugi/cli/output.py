@@ -79,13 +79,13 @@ def format_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
 def format_value(value: Any) -> str:
     """Times in the site's zone; nothing is a dash, which `cut` and `awk` count as a column. Of what
     others wrote nothing is for the terminal to obey."""
-    if value is None or value == "" or value == []:
+    if value in (None, "", [], ()):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
         return f"{timezone.localtime(value):%Y-%m-%d %H:%M %Z}"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return printable(", ".join(map(str, value)))
     return printable(str(value))
 

@@ -115,6 +115,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "title": "Reference",
         "separator": True,
         "items": [
+            _item("Status of Kintsugi", "monitor_heart", "status", "incidents.view_fault"),
             _item("Catalogue", "menu_book", "catalogue", "incidents.view_fault"),
             _item("Unread lines", "help_center", "unread", "incidents.view_fault"),
             _item(

@@ -16,7 +16,7 @@ from detectors.detector import DetectorError, Target
 from detectors.receivers.senders import Senders
 from detectors.slurm import drain_reasons
 from detectors.slurm.drain_reasons import Drainer
-from incidents.checks import own_health
+from incidents.checks import part_statuses
 from incidents.inventory import services
 from incidents.models import Node
 from runbooks.fleet import fleet
@@ -115,7 +115,7 @@ def _parse_check(row: Mapping[str, Any]) -> Check:
 def check_parts(now: datetime) -> Check:
     """Whether the site's own processes get on. One that does not stands against no runbook: it is
     told by a fault of its own, and what it does may be done elsewhere."""
-    troubles = own_health.list_part_troubles(now)
+    troubles = part_statuses.list_part_troubles(now)
     if not troubles:
         text = "No part of Kintsugi that ran within a day is silent or kept from its work."
         return Check("parts", True, text)

@@ -167,6 +167,7 @@ def pages(db: None) -> list[str]:
         f"/runbooks/run/{run.pk}/change/",
         "/catalogue/",
         "/catalogue/gpu.xid.79/",
+        "/status/",
         "/stop/",
         "/modes/",
         "/runbook/drain_reboot_verify/",

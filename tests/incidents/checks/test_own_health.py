@@ -272,9 +272,9 @@ class TestFullDisk:
         site = OwnSite(on_disk(GIB))
         site.run_for(10 * SECOND)
         expected = [
-            "/var/lib/kintsugi on mgmt-1 has 1,024.0 MiB of 102,400.0 MiB free",
+            "/var/lib/kintsugi on mgmt-1 has 1.0 GiB of 100.0 GiB free",
             "process 100",
-            "less than the 2,048.0 MiB",
+            "less than the 2.0 GiB",
             "`df -h`",
         ]
         assert mentions(text_of(own_health.DISK_FULL), expected) == expected

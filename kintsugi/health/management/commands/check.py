@@ -12,7 +12,7 @@ from django.core import checks
 from django.core.management.commands import check
 from django.db import DatabaseError
 
-from incidents.checks import own_health
+from incidents.checks import part_statuses
 from kintsugi import clock
 from kintsugi.configuration import schema
 from kintsugi.health import database_away
@@ -37,7 +37,7 @@ def _check_site(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
         problem = schema.find_problem()
         if problem:
             return [checks.Warning(problem, id=_TABLES_ID)]
-        found = own_health.list_part_troubles(clock.now())
+        found = part_statuses.list_part_troubles(clock.now())
     except DatabaseError as error:
         reason = database_away.describe_reason(error)
         text = f"{schema.store_name()} does not answer: {reason}."
