@@ -191,6 +191,9 @@ CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, float] = (
     else {"polling_interval": 0.01}
 )
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# Celery's default of 100 ends a worker after some 50 min without Redis (kombu waits 32 s at most
+# between two attempts). One that stays tells what is wrong, and needs nobody when Redis is back.
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TASK_IGNORE_RESULT = True
