@@ -20,7 +20,7 @@ _FLAGS = ("IGNORE_JOBS",)
 
 def is_in(spare: Spare, slurm: SlurmReader) -> bool:
     """Whether Slurm gives it jobs of the partitions that it stands in for."""
-    partitions = slurm.nodes((spare.node.name,))[spare.node.name].partitions
+    partitions = slurm.read_nodes((spare.node.name,))[spare.node.name].partitions
     is_kept = bool(spare.reservation) and _is_reserved(spare, slurm)
     return bool(set(partitions) & set(spare.partitions)) and not is_kept
 
@@ -31,7 +31,7 @@ def bring_in(spare: Spare, slurm: SlurmWriter, now: datetime) -> None:
         slurm.unreserve(spare.reservation)
     else:
         name = spare.node.name
-        present = slurm.nodes((name,))[name].partitions
+        present = slurm.read_nodes((name,))[name].partitions
         slurm.set_partitions(name, sorted({*present, *spare.partitions}))
     spares.serves(spare, now)
 
@@ -43,12 +43,12 @@ def keep_free(spare: Spare, slurm: SlurmWriter, now: datetime) -> None:
     if spare.reservation:
         slurm.reserve(spare.reservation, [name], duration=_KEPT, flags=_FLAGS)
     else:
-        present = slurm.nodes((name,))[name].partitions
+        present = slurm.read_nodes((name,))[name].partitions
         slurm.set_partitions(name, sorted(set(present) - set(spare.partitions)))
     spares.is_back(spare, now)
 
 
 def _is_reserved(spare: Spare, slurm: SlurmReader) -> bool:
     suffix = f"_{spare.reservation}"
-    on_node = [found for found in slurm.reservations() if spare.node.name in found.nodes]
+    on_node = [found for found in slurm.list_reservations() if spare.node.name in found.nodes]
     return any(reservation.name.endswith(suffix) for reservation in on_node)

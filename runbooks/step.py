@@ -183,16 +183,16 @@ class World:
             raise SlurmRefusal(LOOKS_ONLY)
         return self.writer
 
-    def checked_by(self, check: Callable[[], None]) -> World:
+    def with_check(self, check: Callable[[], None]) -> World:
         """The same, whose acts call `check` between the last look and the act."""
-        writer = self.writer.checked_by(check) if self.writer is not None else None
+        writer = self.writer.with_check(check) if self.writer is not None else None
         return replace(self, writer=writer, check_before_act=check)
 
     def check_unchanged(self, node: str, as_seen: NodeState) -> None:
         """Looks once more, directly before an act by another way than Slurm. Raises NodeChanged
         where somebody has said or done something to the node since, and what `check_before_act`
         raises."""
-        found = self.slurm.nodes((node,))[node]
+        found = self.slurm.read_nodes((node,))[node]
         check_unchanged(node, as_seen, found)
         self.check_before_act()
 
@@ -325,11 +325,11 @@ class Step(Protocol):
     finishes: ClassVar[bool]
     touches_node: ClassVar[bool]
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         """Look: what makes it done already, or None."""
         ...
 
-    def blocked(self, ctx: Context) -> Wait | Failed | NotCured | None:
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | None:
         """Look: what stands in the way, or None. NotCured: this rung cannot be tried here, or has
         ended badly."""
         ...
@@ -360,10 +360,10 @@ class Base:
     finishes: ClassVar[bool] = False
     touches_node: ClassVar[bool] = False
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         return None
 
-    def blocked(self, ctx: Context) -> Wait | Failed | NotCured | None:
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | None:
         return None
 
     def carry_on(self, ctx: Context) -> Result | None:

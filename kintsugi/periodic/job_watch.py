@@ -28,7 +28,7 @@ def update_jobs(now: datetime, slurm: SlurmReader) -> None:
     """Takes Slurm's list of jobs, and counts what open incidents cost them."""
     job_source.record_question(now)
     try:
-        answer = slurm.recent_jobs(job_source.get_lookback(now))
+        answer = slurm.read_recent_jobs(job_source.get_lookback(now))
     except SlurmError as error:
         job_source.note_refusal(str(error))
     else:

@@ -45,7 +45,7 @@ def look_at_nodes(now: datetime, world: World) -> None:
     try:
         slurm_user = node_states.get_slurm_user() or _ask_slurm_user(world)
         began_s = time.monotonic()
-        nodes = world.slurm.nodes()
+        nodes = world.slurm.read_nodes()
     except SlurmError as error:
         _log.info("Slurm's nodes could not be read: %s", error)
         node_states.record_silence(now, str(error))
@@ -84,4 +84,4 @@ def record_acts(now: datetime, world: World) -> int:
 
 
 def _ask_slurm_user(world: World) -> str:
-    return ownership.parse_slurm_user(world.slurm.config())
+    return ownership.parse_slurm_user(world.slurm.read_config())

@@ -19,7 +19,7 @@ def follow_reservations(now: datetime, slurm: SlurmReader) -> bool:
     """Whether Slurm was asked and answered. One that does not answer ends no window: each has its
     end."""
     try:
-        reservations = slurm.reservations()
+        reservations = slurm.list_reservations()
     except SlurmError as error:
         _log.info("Slurm's reservations could not be read: %s", error)
         return False

@@ -74,7 +74,7 @@ def _conclude(turn: Turn, ctx: Context) -> None:
     since."""
     if (
         turn.tried is not None
-        and Resume().is_done(replace(ctx, attempted_at=turn.attempted_at)) is not None
+        and Resume().find_done(replace(ctx, attempted_at=turn.attempted_at)) is not None
     ):
         _store_resume(turn, StepRun.Outcome.ALREADY_DONE)
         return
@@ -124,7 +124,7 @@ def _find_blocker(ctx: Context) -> Wait | None:
         )
         text = f"{_format_forgotten(ctx.node)} It waits for a boot of {ctx.node} that is over."
         return Wait(text, _LOOK_AGAIN, ask=ask, is_told=True)
-    blocked = Resume().blocked(ctx)
+    blocked = Resume().find_obstacle(ctx)
     return blocked if isinstance(blocked, Wait) else None
 
 

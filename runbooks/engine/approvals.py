@@ -277,7 +277,7 @@ def _build_snapshot(
     run: Run, step: Step, ctx: Context, nodes: Mapping[str, NodeState]
 ) -> ApprovalSnapshot:
     service = approval_snapshot.format_service(ctx.state)
-    jobs = sorted(f"{job.job_id} of {job.user}" for job in ctx.world.slurm.jobs(ctx.node))
+    jobs = sorted(f"{job.job_id} of {job.user}" for job in ctx.world.slurm.list_jobs(ctx.node))
     faults = _list_repairs(ctx)
     nodes_out = _count_others_out(run, ctx, nodes)
     power = _read_power(ctx) if step.act is Act.POWER_CYCLE else ""
@@ -305,7 +305,7 @@ def _count_others_out(run: Run, ctx: Context, nodes: Mapping[str, NodeState]) ->
 
 def _read_power(ctx: Context) -> str:
     try:
-        return str(ctx.world.power.state(ctx.target))
+        return str(ctx.world.power.read_state(ctx.target))
     except WorldError:
         return _NOT_KNOWN
 

@@ -94,7 +94,7 @@ def advance(run_id: int, *, now: datetime, world: World, at: Point = _ignore_poi
     run = lease.acquire(run_id, now)
     if run is None:
         return
-    world = world.checked_by(partial(lease.check, run))
+    world = world.with_check(partial(lease.check, run))
     try:
         with heartbeat.keep_alive(run):
             at("leased")
@@ -196,10 +196,10 @@ def _read_snapshot(run: Run, step: Step, world: World) -> FleetSnapshot:
     """Guards need the whole fleet, and what jobs need where the node is about to be taken; other
     steps need their node alone."""
     if step.act is None:
-        return FleetSnapshot(world.slurm.nodes((run.place,)))
+        return FleetSnapshot(world.slurm.read_nodes((run.place,)))
     if step.act is Act.DRAIN or run.claimed_at is None:
         return fleet.read_snapshot(world.slurm)
-    return FleetSnapshot(world.slurm.nodes())
+    return FleetSnapshot(world.slurm.read_nodes())
 
 
 def _gives_way(turn: Turn, ctx: Context) -> bool:
@@ -290,7 +290,7 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
     """An ended run that has given its node back: whether Slurm has kept that. One whose node a
     person put back: whether polls see the fault there. Any other: whether Slurm keeps the drain."""
     try:
-        state = world.slurm.nodes((run.place,))[run.place]
+        state = world.slurm.read_nodes((run.place,))[run.place]
         ctx = contexts.build_context(run, state, None, now=now, world=world)
         turn = Turn(run, None, now)
         if withdraw.conclude_late_act(run, ctx):
@@ -312,7 +312,7 @@ def _check_paused_run(run: Run, *, now: datetime, world: World) -> None:
     if run.node is None:
         lease.release(run, wake_at=None)
         return
-    state = world.slurm.nodes((run.place,))[run.place]
+    state = world.slurm.read_nodes((run.place,))[run.place]
     withdraw.check_paused_run(run, contexts.build_context(run, state, None, now=now, world=world))
 
 
@@ -333,7 +333,7 @@ def _is_settled(turn: Turn, ctx: Context) -> bool:
     ours."""
     step, run = turn.step, turn.run
     assert step is not None  # noqa: S101 - only `advance` itself makes a turn without one
-    done = step.is_done(ctx)
+    done = step.find_done(ctx)
     if done is not None:
         outcome = StepRun.Outcome.ALREADY_DONE
         ending.store_result(turn, done, is_last=_is_last(run), outcome=outcome)
@@ -354,7 +354,7 @@ def _is_settled(turn: Turn, ctx: Context) -> bool:
             ending.take_over(turn, hold, left=left)
             return True
     begun = step.carry_on(ctx) if turn.attempted_at is not None else None
-    result = begun if begun is not None else step.blocked(ctx)
+    result = begun if begun is not None else step.find_obstacle(ctx)
     if result is not None:
         ending.store_result(turn, result, is_last=_is_last(run))
     return result is not None

@@ -41,11 +41,11 @@ def advance_watch(
     current = Turn(run, planned.step, now)
     ctx = _build_context(current, planned, world=world)
     is_last = run.step == len(steps) - 1
-    done = planned.step.is_done(ctx)
+    done = planned.step.find_done(ctx)
     if done is not None:
         ending.store_result(current, done, is_last=is_last, outcome=StepRun.Outcome.ALREADY_DONE)
         return
-    blocked = planned.step.blocked(ctx)
+    blocked = planned.step.find_obstacle(ctx)
     result = blocked if isinstance(blocked, (Wait, Failed)) else planned.step.run(ctx)
     assert not isinstance(result, Refuted)  # noqa: S101 - only what is told of a node is refuted
     ending.store_result(current, result, is_last=is_last)

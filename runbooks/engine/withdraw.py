@@ -49,13 +49,13 @@ def withdraw(
     drained. `ask` is what a person is asked, where the node does not ask for more."""
     node = run.place
     has_drained = run.steps.filter(name__in=(Drain.name, AdoptDrain.name)).exists()
-    state = world.slurm.nodes((node,))[node]
+    state = world.slurm.read_nodes((node,))[node]
     # A worker that died right after its drain has kept the attempt alone.
     step = library.load_plan(run.plan)[run.step].step
     attempted_at = Turn(run, step, now).attempted_at
     ctx = contexts.build_context(run, state, attempted_at, now=now, world=world)
     if isinstance(step, Drain) and attempted_at and not overwritten.is_unchecked(run.facts):
-        step.is_done(ctx)  # what it had written is kept, and the accounts are read for it
+        step.find_done(ctx)  # what it had written is kept, and the accounts are read for it
     if result.restore_persons_drain(Turn(run, None, now), ctx):
         return
     is_ours = has_drained and isinstance(drains.evaluate_hold(ctx), Held)
@@ -130,7 +130,7 @@ def conclude_late_act(run: Run, ctx: Context) -> bool:
     if not is_asked or turn.attempted_at is None:
         return False
     of_step = replace(ctx, attempted_at=turn.attempted_at, params=planned.params, key=turn.key)
-    done = planned.step.is_done(of_step)
+    done = planned.step.find_done(of_step)
     if done is not None:
         _store_late_act(turn, done, ctx)
         return True
@@ -173,7 +173,7 @@ def check_paused_run(run: Run, ctx: Context) -> None:
     if isinstance(planned.step, (Drain, Reboot)) and turn.attempted_at is not None:
         # A worker that died in it has kept the attempt alone: what came of it is kept now.
         of_step = replace(ctx, attempted_at=turn.attempted_at, key=turn.key)
-        planned.step.is_done(replace(of_step, params=planned.params))
+        planned.step.find_done(replace(of_step, params=planned.params))
     else:
         drains.note_unkept_drain(ctx)
     if result.restore_persons_drain(turn, ctx):

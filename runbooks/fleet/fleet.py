@@ -70,7 +70,7 @@ class FleetSnapshot:
 
 def read_snapshot(slurm: SlurmReader) -> FleetSnapshot:
     """All nodes, and what jobs need. Raises SlurmError."""
-    nodes, demands = slurm.nodes_and_demands()
+    nodes, demands = slurm.read_nodes_and_demands()
     return FleetSnapshot(nodes, tuple(demands))
 
 
@@ -126,7 +126,7 @@ def load_fleet_for_node(
 def get_answering_nodes(names: Sequence[str], slurm: SlurmReader) -> set[str] | None:
     """Which of these nodes answer Slurm; None when Slurm itself cannot be asked."""
     try:
-        states = slurm.nodes()
+        states = slurm.read_nodes()
     except (SlurmError, SlurmRefusal):
         return None
     return {name for name in names if name in states and _is_answering(states[name])}

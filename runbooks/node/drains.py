@@ -38,7 +38,7 @@ def evaluate_hold(ctx: Context) -> Held | Dropped | TakenOver:
     found = ownership.evaluate_hold(ctx.state, whose)
     if not isinstance(found, Dropped):
         return found
-    drops = node_states.drops_drains(ctx.world.slurm.config())
+    drops = node_states.drops_drains(ctx.world.slurm.read_config())
     return ownership.evaluate_hold(ctx.state, whose, drops_drains=drops)
 
 
@@ -71,7 +71,9 @@ def get_slurm_user(ctx: Context) -> str:
     state = ctx.state
     is_usual = ownership.is_by_slurm(state) or not drain_reasons.is_slurms_text(state.reason)
     return (
-        ownership.SLURM_USER if is_usual else ownership.parse_slurm_user(ctx.world.slurm.config())
+        ownership.SLURM_USER
+        if is_usual
+        else ownership.parse_slurm_user(ctx.world.slurm.read_config())
     )
 
 
@@ -153,7 +155,7 @@ def is_resumed_since_attempt(ctx: Context) -> bool:
         return False
     if any(written.stands_in(ctx.state) for written in attempted):
         return True
-    events = ctx.world.slurm.node_events(ctx.node) or []
+    events = ctx.world.slurm.list_node_events(ctx.node) or []
     reasons = {written.reason for written in attempted}
     return any(event.reason in reasons for event in events)
 

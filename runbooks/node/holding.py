@@ -35,10 +35,10 @@ def find_lost_state(ctx: Context, seen_at: datetime | None) -> datetime | None:
     last_look = seen_at or _get_held_at(ctx)
     if told_at is not None or last_look is None:
         return told_at
-    began_at = _parse_start(ctx.world.slurm.config().get("BOOT_TIME", ""))
+    began_at = _parse_start(ctx.world.slurm.read_config().get("BOOT_TIME", ""))
     if began_at is None or began_at <= last_look:
         return None
-    reasons = [node.reason for node in ctx.world.slurm.nodes().values()]
+    reasons = [node.reason for node in ctx.world.slurm.read_nodes().values()]
     is_any_left = any(reason.startswith(drain_reasons.OURS) for reason in reasons)
     return None if is_any_left else began_at
 
@@ -62,7 +62,7 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     is_awaited = ctx.facts.get(_AWAITED_NO_MORE) != asked_at
     if not (is_resumed and is_sent and is_awaited) or sent_after is None:
         return found
-    config = ctx.world.slurm.config()
+    config = ctx.world.slurm.read_config()
     if not node_states.takes_back_unasked(config, asked_at=sent_after, now=ctx.now):
         return found
     return Dropped(
@@ -75,7 +75,9 @@ def is_forgotten(ctx: Context, told_at: datetime | None) -> bool:
     """Whether slurmctld began anew so shortly after it was told something that it may not have kept
     it."""
     began_at = (
-        _parse_start(ctx.world.slurm.config().get("BOOT_TIME", "")) if told_at is not None else None
+        _parse_start(ctx.world.slurm.read_config().get("BOOT_TIME", ""))
+        if told_at is not None
+        else None
     )
     return (
         told_at is not None

@@ -31,7 +31,7 @@ def find_wait(ctx: Context) -> Wait | None:
     """What a minor repair waits for; None where its node may be drained now."""
     if ctx.state.is_out or WANTED_NOW in ctx.facts or not _is_minor(ctx):
         return None
-    jobs = [job for job in ctx.world.slurm.jobs(ctx.node) if not job.is_completing]
+    jobs = [job for job in ctx.world.slurm.list_jobs(ctx.node) if not job.is_completing]
     if not jobs:
         return None
     since = datetime.fromisoformat(ctx.facts.setdefault(WAITS_SINCE, format_iso(ctx.now)))

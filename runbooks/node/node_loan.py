@@ -85,7 +85,7 @@ def adopt(ctx: Context) -> Wait:
 def is_reserved(ctx: Context) -> bool:
     """Whether our reservation holds the node now."""
     name = format_own_name(ctx.key)
-    own = [found for found in ctx.world.slurm.reservations() if found.name == name]
+    own = [found for found in ctx.world.slurm.list_reservations() if found.name == name]
     return any(_is_holding(ctx, reservation) for reservation in own)
 
 
@@ -151,7 +151,7 @@ def take_back(ctx: Context) -> Wait | None:
         ctx.facts["held_at"] = lent["out_at"] = format_iso(ctx.now)
         return Wait(f"{ctx.node} is drained again.", timedelta(0), is_told=True, is_report=True)
     out_at = datetime.fromisoformat(lent.setdefault("out_at", format_iso(ctx.now)))
-    job = ctx.world.slurm.job(ctx.key)
+    job = ctx.world.slurm.find_job(ctx.key)
     if job is not None and not job.has_ended:
         return _end_job(ctx, job, out_at)
     if ctx.now < out_at + _SETTLES:
@@ -169,7 +169,7 @@ def _end_job(ctx: Context, job: SlurmJob, out_at: datetime) -> Wait:
     if not job.is_completing:
         ctx.world.slurm_writer.cancel(job.job_id)
     text = f"Our job {job.job_id} on {ctx.node} is ending."
-    if ctx.now - out_at <= node_states.get_unkillable_delay(ctx.world.slurm.config()):
+    if ctx.now - out_at <= node_states.get_unkillable_delay(ctx.world.slurm.read_config()):
         return Wait(text, _SOON)
     ask = (
         f"End what is left of job {job.job_id} on {ctx.node}, as a power cycle does: its"
@@ -192,7 +192,7 @@ def _get_trouble(ctx: Context) -> str:
 def _find_foreign_reservation(ctx: Context, *, until: timedelta) -> Reservation | None:
     """Somebody else's reservation that holds the node by then."""
     name = format_own_name(ctx.key)
-    for reservation in ctx.world.slurm.reservations():
+    for reservation in ctx.world.slurm.list_reservations():
         is_soon = reservation.starts_at <= ctx.now + until and reservation.ends_at > ctx.now
         if is_soon and ctx.node in reservation.nodes and reservation.name != name:
             return reservation

@@ -115,7 +115,7 @@ def find_overwritten(ctx: Context) -> Overwritten | Unknown | None:
         return None
     events: Sequence[NodeEvent] | None = None
     try:
-        events = ctx.world.slurm.node_events(ctx.node)
+        events = ctx.world.slurm.list_node_events(ctx.node)
     except SlurmError:
         found: Overwritten | Unknown | None = Unknown()
     else:

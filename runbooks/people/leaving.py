@@ -140,7 +140,7 @@ def leave_drains(
 
 
 def _find_held(world: World, now: datetime) -> Iterator[Context]:
-    for name, state in sorted(world.slurm.nodes().items()):
+    for name, state in sorted(world.slurm.read_nodes().items()):
         number = ownership.parse_incident(state.reason)
         if number is None or not state.is_draining:
             continue
@@ -182,7 +182,7 @@ def _leave(held: HeldDrain, *, world: World, actor: str, clock: _Clock) -> Left:
     }
     if not _store_plan(run, plan, now=now):
         return Left(held.node, f"{held.node}: run {run.pk} is at work there.", is_done=False)
-    state = world.slurm.nodes((held.node,))[held.node]
+    state = world.slurm.read_nodes((held.node,))[held.node]
     ctx = contexts.build_context(run, state, now, now=now, world=world)
     if drains.get_owner(ctx) is not Owner.THIS_INCIDENT:
         return _tell_changed(run, state, actor=actor, now=clock())
@@ -238,7 +238,7 @@ def _put_back_person(ctx: Context, *, world: World, clock: _Clock) -> str:
     where nobody did."""
     while True:
         now = clock()
-        seen = replace(ctx, state=world.slurm.nodes((ctx.node,))[ctx.node], now=now)
+        seen = replace(ctx, state=world.slurm.read_nodes((ctx.node,))[ctx.node], now=now)
         found = overwritten.find_overwritten(seen)
         if found is None:
             return ""
@@ -250,7 +250,7 @@ def _put_back_person(ctx: Context, *, world: World, clock: _Clock) -> str:
 def _tell_earlier(run: Run, *, world: World, actor: str, clock: _Clock) -> Left | None:
     """Of an act that an earlier call began. None: it has not happened, and is done anew."""
     plan, now = run.facts[_LEAVING], clock()
-    state = world.slurm.nodes((run.place,))[run.place]
+    state = world.slurm.read_nodes((run.place,))[run.place]
     ctx = contexts.build_context(run, state, now, now=now, world=world)
     if drains.get_owner(ctx) is Owner.THIS_INCIDENT:
         return None

@@ -69,7 +69,7 @@ _Point = Callable[[Mapping[str, str], World], Check]
 def run_checks(world: World) -> list[Check]:
     """Every point, in order. What cannot be asked for is a problem, never skipped."""
     try:
-        config = world.slurm.config()
+        config = world.slurm.read_config()
     except SlurmError as error:
         todo = "Set KINTSUGI_SLURM so that `scontrol show config` works from here."
         return [Check("slurm", False, str(error), todo)]
@@ -174,7 +174,7 @@ def _check_resume_timeout(config: Mapping[str, str], world: World) -> Check:
 
 def _check_privileges(config: Mapping[str, str], world: World) -> Check:
     try:
-        access = world.slurm.access()
+        access = world.slurm.read_access()
     except SlurmError as error:
         return Check(
             "privileges", False, str(error), "See that `id` and `sacctmgr` run where scontrol runs."
@@ -199,7 +199,7 @@ def _check_accounts(config: Mapping[str, str], world: World) -> Check:
 
 def _check_nodes(config: Mapping[str, str], world: World) -> Check:
     try:
-        in_slurm = world.slurm.nodes()
+        in_slurm = world.slurm.read_nodes()
     except SlurmError as error:
         return Check("nodes", False, str(error), "See that `scontrol show node` works.")
     names = services.list_pollable()
@@ -214,7 +214,7 @@ def _check_other_drains(config: Mapping[str, str], world: World) -> Check:
     """Nodes that neither Kintsugi nor Slurm has taken out. No obstacle: they are left alone."""
     slurm_user = ownership.parse_slurm_user(config)
     try:
-        states = world.slurm.nodes().values()
+        states = world.slurm.read_nodes().values()
     except SlurmError as error:
         return Check("other_drains", False, str(error), "See that `scontrol show node` works.")
     explained: list[NodeState] = []
@@ -426,7 +426,7 @@ def _check_power(config: Mapping[str, str], world: World) -> Check:
 
 def _read_power(world: World, target: Target) -> PowerState | PowerError:
     try:
-        return world.power.state(target)
+        return world.power.read_state(target)
     except PowerError as error:
         return error
 

@@ -33,7 +33,7 @@ def rename(old: str, new: str, *, actor: str, why: str, world: World, now: datet
     if obstacle:
         return ControlRefused(obstacle)
     try:
-        nodes = world.slurm.nodes()
+        nodes = world.slurm.read_nodes()
         if new not in nodes:
             return ControlRefused(
                 f"Slurm knows no node {new}. Rename it in slurm.conf first, and have slurmctld read"

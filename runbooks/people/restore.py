@@ -63,7 +63,7 @@ def follow_restore(slurm: SlurmReader, *, actor: str, now: datetime) -> Restored
     unfinished = Run.objects.unfinished().select_related("incident", "node")
     withdrawn = tuple(run.pk for run in unfinished if _withdraw(run, actor=actor, now=now))
     try:
-        nodes = list(slurm.nodes().values())
+        nodes = list(slurm.read_nodes().values())
         error = ""
     except SlurmError as refusal:
         nodes, error = [], str(refusal)

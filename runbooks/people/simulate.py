@@ -110,7 +110,7 @@ def simulate(
             raise CannotSimulate(
                 f"Slurm knows no node {name}. Compare the inventory with `sinfo -N`."
             )
-        jobs = tuple(f"{job.job_id} of {job.user}" for job in world.slurm.jobs(name))
+        jobs = tuple(f"{job.job_id} of {job.user}" for job in world.slurm.list_jobs(name))
     except (SlurmError, SlurmRefusal) as error:
         raise CannotSimulate(f"Slurm cannot be asked: {error}") from error
     chosen, because, is_for = _choose(book, node, fault_type, now)
@@ -202,7 +202,7 @@ def _list_active_faults(name: str) -> tuple[str, ...]:
 
 def _read_slurm_user(world: World) -> str:
     try:
-        return ownership.parse_slurm_user(world.slurm.config())
+        return ownership.parse_slurm_user(world.slurm.read_config())
     except SlurmError:
         return ownership.SLURM_USER
 

@@ -87,8 +87,8 @@ class BmcHttp:
         try:
             connection.sock = self._connect()
             with _cut_at(connection.sock, self._deadline):
-                connection.sock = self._encrypted(connection.sock)
-                connection.request(method, path, body=body, headers=self._headers(body))
+                connection.sock = self._encrypt(connection.sock)
+                connection.request(method, path, body=body, headers=self._build_headers(body))
                 response = connection.getresponse()
                 text = response.read(_LONGEST_BODY)
         except (OSError, http.client.HTTPException) as error:
@@ -100,7 +100,7 @@ class BmcHttp:
         finally:
             connection.close()
         if response.status in (401, 403):
-            raise self._not_let_in(response.status)
+            raise self._build_login_refusal(response.status)
         return HttpResponse(response.status, _parse_document(text))
 
     def _connect(self) -> socket.socket:
@@ -116,12 +116,14 @@ class BmcHttp:
                 " the management network is reached from here."
             ) from None
 
-    def _encrypted(self, plain: socket.socket) -> socket.socket:
+    def _encrypt(self, plain: socket.socket) -> socket.socket:
         plain.settimeout(max(0.01, self._deadline - time.monotonic()))
         if self._parts.scheme == "http":
             return plain
         try:
-            wrapped = self._tls().wrap_socket(plain, server_hostname=self._parts.hostname)
+            wrapped = self._build_tls_context().wrap_socket(
+                plain, server_hostname=self._parts.hostname
+            )
         except ssl.SSLCertVerificationError as error:
             raise PowerRefusal(
                 f"{self.who}: its certificate is not trusted ({error.verify_message}). Give ca_file"
@@ -129,7 +131,7 @@ class BmcHttp:
             ) from None
         return wrapped
 
-    def _tls(self) -> ssl.SSLContext:
+    def _build_tls_context(self) -> ssl.SSLContext:
         try:
             context = ssl.create_default_context(cafile=self._access.ca_file or None)
         except OSError as error:
@@ -141,7 +143,7 @@ class BmcHttp:
             context.verify_mode = ssl.CERT_NONE
         return context
 
-    def _headers(self, body: bytes | None) -> dict[str, str]:
+    def _build_headers(self, body: bytes | None) -> dict[str, str]:
         pair = base64.b64encode(f"{self._access.user}:{self._access.password}".encode()).decode(
             "ascii"
         )
@@ -161,7 +163,7 @@ class BmcHttp:
             "User-Agent": "kintsugi",
         }
 
-    def _not_let_in(self, status: int) -> PowerRefusal:
+    def _build_login_refusal(self, status: int) -> PowerRefusal:
         user = self._access.user
         if status == 401:
             return PowerRefusal(

@@ -59,7 +59,7 @@ class IpmiPower:
         self._access = access
         self._shell = shell_of({"IPMI_PASSWORD": access.password})
 
-    def state(self, node: Target) -> PowerState:
+    def read_state(self, node: Target) -> PowerState:
         text = self._ask(node, "status")
         state = next(
             (state for words, state in _STATES.items() if words in text.splitlines()), None

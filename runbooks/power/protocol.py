@@ -48,7 +48,7 @@ class Power(Protocol):
     """Main power of nodes by their management controllers. Each method raises PowerError and
     returns within 30 s."""
 
-    def state(self, node: Target) -> PowerState: ...
+    def read_state(self, node: Target) -> PowerState: ...
 
     def turn_off(self, node: Target) -> None:
         """Off at once, without asking the operating system. Off already: nothing."""
@@ -62,7 +62,7 @@ class Power(Protocol):
 class NoPower:
     """A site that has given Kintsugi no management controllers."""
 
-    def state(self, node: Target) -> PowerState:
+    def read_state(self, node: Target) -> PowerState:
         self._refuse(node)
 
     def turn_off(self, node: Target) -> None:

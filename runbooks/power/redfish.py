@@ -42,8 +42,8 @@ class RedfishPower:
     def __init__(self, access: BmcAccess) -> None:
         self._access = access
 
-    def state(self, node: Target) -> PowerState:
-        service = self._service(node)
+    def read_state(self, node: Target) -> PowerState:
+        service = self._build_service(node)
         return _parse_state(service, _find_system(service, node, self._access))
 
     def turn_off(self, node: Target) -> None:
@@ -52,12 +52,12 @@ class RedfishPower:
     def turn_on(self, node: Target) -> None:
         self._switch(node, _ON, already="On")
 
-    def _service(self, node: Target) -> BmcHttp:
+    def _build_service(self, node: Target) -> BmcHttp:
         deadline = time.monotonic() + LIMIT.total_seconds()
         return BmcHttp(node.name, get_controller(node), self._access, deadline=deadline)
 
     def _switch(self, node: Target, kinds: tuple[str, ...], *, already: str) -> None:
-        service = self._service(node)
+        service = self._build_service(node)
         system = _find_system(service, node, self._access)
         if system.get("PowerState") in (already, f"Powering{already}"):
             return

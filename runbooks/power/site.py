@@ -23,8 +23,8 @@ class SitePower:
     def __init__(self, entry: Callable[[Target], BmcAccess | None]) -> None:
         self._entry = entry
 
-    def state(self, node: Target) -> PowerState:
-        return self._get_power(node).state(node)
+    def read_state(self, node: Target) -> PowerState:
+        return self._get_power(node).read_state(node)
 
     def turn_off(self, node: Target) -> None:
         self._get_power(node).turn_off(node)

@@ -71,10 +71,10 @@ class ScontrolReader:
             *((f"SLURM_CONF={conf}",) if conf else ()),
         )
 
-    def config(self) -> Mapping[str, str]:
+    def read_config(self) -> Mapping[str, str]:
         return slurm_output.config(self._ask("scontrol", "show", "config"))
 
-    def nodes(self, names: Sequence[str] = ()) -> dict[str, NodeState]:
+    def read_nodes(self, names: Sequence[str] = ()) -> dict[str, NodeState]:
         chosen = (",".join(_check_node_name(name) for name in names),) if names else ()
         output = self._run("scontrol", "--all", "show", "node", *chosen)
         text = output.stdout.decode(errors="replace")
@@ -89,19 +89,19 @@ class ScontrolReader:
             )
         return found
 
-    def jobs(self, node: str) -> list[SlurmJob]:
-        return self._jobs(f"--nodelist={_check_node_name(node)}")
+    def list_jobs(self, node: str) -> list[SlurmJob]:
+        return self._list_jobs(f"--nodelist={_check_node_name(node)}")
 
-    def demands(self) -> list[Demand]:
+    def list_demands(self) -> list[Demand]:
         return demands.parse_demands(self._ask(*demands.SQUEUE))
 
-    def nodes_and_demands(self) -> tuple[dict[str, NodeState], list[Demand]]:
+    def read_nodes_and_demands(self) -> tuple[dict[str, NodeState], list[Demand]]:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="squeue") as beside:
-            asked = beside.submit(self.demands)
-            nodes = self.nodes()
+            asked = beside.submit(self.list_demands)
+            nodes = self.read_nodes()
             return nodes, asked.result()
 
-    def recent_jobs(self, lately: timedelta) -> RecentJobs:
+    def read_recent_jobs(self, lately: timedelta) -> RecentJobs:
         between = slurm_output.secret_between()
         listed = self._ask(*queries.jobs(between))
         totals = self._run(*queries.JOB_TOTALS).stdout.decode(errors="replace")
@@ -120,7 +120,7 @@ class ScontrolReader:
             + job_records.parse_ended_jobs(output.stdout.decode(errors="replace"), between=between)
         )
 
-    def node_events(self, node: str) -> list[NodeEvent] | None:
+    def list_node_events(self, node: str) -> list[NodeEvent] | None:
         output = self._run(*node_events.SHOW, f"nodes={_check_node_name(node)}")
         if node_events.has_no_accounts(output):
             return None
@@ -128,17 +128,17 @@ class ScontrolReader:
             raise answers.build_error(node_events.SHOW, output)
         return node_events.parse_events(output.stdout.decode(errors="replace"))
 
-    def reservations(self) -> list[Reservation]:
+    def list_reservations(self) -> list[Reservation]:
         return reservations(self._ask(*SHOW))
 
-    def job(self, key: str) -> SlurmJob | None:
+    def find_job(self, key: str) -> SlurmJob | None:
         name = _format_checked_name(key)
-        found = self._jobs("--states=all", "--me", f"--name={name}")
+        found = self._list_jobs("--states=all", "--me", f"--name={name}")
         if not found:
             output = self._run(
                 *slurm_jobs.SACCT,
                 f"--name={name}",
-                f"--user={self._user()}",
+                f"--user={self._read_user()}",
                 timeout=_ACCOUNTING_TIMEOUT,
             )
             if output.status != 0 and not queries.has_no_accounts(output):
@@ -150,14 +150,14 @@ class ScontrolReader:
             )
         return found[-1] if found else None
 
-    def partitions(self) -> dict[str, tuple[str, ...]]:
+    def read_partitions(self) -> dict[str, tuple[str, ...]]:
         return slurm_output.partitions(self._ask("scontrol", "--all", "show", "partition"))
 
-    def access(self) -> Access:
+    def read_access(self) -> Access:
         """Root and SlurmUser may do all; others need the level Operator or Administrator in the
         accounting."""
-        user = self._user()
-        owner = self.config().get("SlurmUser", "").partition("(")[0]
+        user = self._read_user()
+        owner = self.read_config().get("SlurmUser", "").partition("(")[0]
         if user in {"root", owner}:
             return Access(user, is_operator=True, reason=f"{user} runs Slurm")
         output = self._run(
@@ -167,10 +167,10 @@ class ScontrolReader:
         is_operator = output.status == 0 and level.lower() in {"operator", "administrator"}
         return Access(user, is_operator=is_operator, reason=f"{user} has the admin level {level}")
 
-    def _user(self) -> str:
+    def _read_user(self) -> str:
         return self._ask("id", "-un").strip()
 
-    def _jobs(self, *options: str) -> list[SlurmJob]:
+    def _list_jobs(self, *options: str) -> list[SlurmJob]:
         between = slurm_output.secret_between()
         return slurm_jobs.parse_squeue(
             self._ask(*slurm_jobs.build_squeue(between), *options), between
@@ -242,7 +242,7 @@ class ScontrolWriter(ScontrolReader):
         self._cluster = _CheckedCluster()
         self._check_before_act: Callable[[], None] = _check_nothing
 
-    def checked_by(self, check: Callable[[], None]) -> ScontrolWriter:
+    def with_check(self, check: Callable[[], None]) -> ScontrolWriter:
         other = copy.copy(self)
         other._check_before_act = check
         return other
@@ -287,7 +287,7 @@ class ScontrolWriter(ScontrolReader):
             raise answers.build_mismatch(f"{node} keeps the comment {after.comment}", output)
 
     def reboot(self, node: str, *, as_seen: NodeState | None = None) -> NodeState:
-        before = self._unchanged(node, as_seen)
+        before = self._require_unchanged(node, as_seen)
         output = self._run("scontrol", "reboot", node)
         after = self._look(node)
         has_booted = after.boot_time != before.boot_time
@@ -300,7 +300,7 @@ class ScontrolWriter(ScontrolReader):
     def cancel_reboot(
         self, node: str, reason: str, *, as_seen: NodeState | None = None
     ) -> NodeState:
-        before = self._unchanged(node, as_seen)
+        before = self._require_unchanged(node, as_seen)
         if not before.is_rebooting:
             return before
         output = self._run("scontrol", "cancel_reboot", node)
@@ -328,7 +328,7 @@ class ScontrolWriter(ScontrolReader):
             raise NodeChanged(f"{node} is {format_state(found)} since its reboot was cancelled.")
 
     def withdraw_reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
-        before = self._unchanged(node, as_seen)
+        before = self._require_unchanged(node, as_seen)
         if before.is_draining or before.is_failing:  # of a FAIL Slurm takes the reason away
             raise SlurmRefusal(f"{node} is {format_state(before)}: that would go with the reboot")
         output = self._run("scontrol", "cancel_reboot", node)
@@ -343,7 +343,7 @@ class ScontrolWriter(ScontrolReader):
         if not before.is_requeueable:
             raise SlurmRefusal(f"job {job_id} of {before.user} may not be started anew (Requeue=0)")
         output = self._act("requeue", before.named)
-        after = self._job_of_id(job_id)
+        after = self._find_job_by_id(job_id)
         if after is not None and after.state == "RUNNING" and after.started_at == before.started_at:
             raise answers.build_mismatch(
                 f"job {job_id} still runs after a requeue was asked for", output
@@ -357,7 +357,7 @@ class ScontrolWriter(ScontrolReader):
         return self._set_excluded(job, ",".join(filter(None, (lists.text, node))))
 
     def admit_node(self, job_id: str, node: str) -> None:
-        job = self._job_of_id(job_id)
+        job = self._find_job_by_id(job_id)
         if job is None or job.has_ended:
             return
         lists = self._read_node_lists(job)
@@ -414,7 +414,7 @@ class ScontrolWriter(ScontrolReader):
         if starts_at is not None:
             start = f"{starts_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
         name, minutes = _format_checked_name(key), _format_minutes(duration)
-        node_list, user = _format_node_list(nodes), self._user()
+        node_list, user = _format_node_list(nodes), self._read_user()
         options = (
             f"ReservationName={name}",
             f"StartTime={start}",
@@ -430,10 +430,10 @@ class ScontrolWriter(ScontrolReader):
             )
 
     def unreserve(self, key: str) -> None:
-        if not self._reservation(key):
+        if not self._find_reservation(key):
             return
         output = self._act("delete", f"ReservationName={_format_checked_name(key)}")
-        if self._reservation(key):
+        if self._find_reservation(key):
             raise answers.build_mismatch(
                 f"the reservation {format_own_name(key)} still stands after it was to be deleted",
                 output,
@@ -449,7 +449,7 @@ class ScontrolWriter(ScontrolReader):
         time_limit: timedelta,
         reservation: str = "",
     ) -> str:
-        submitted = self.job(key)
+        submitted = self.find_job(key)
         if submitted is not None:
             return submitted.job_id
         partition = self._get_common_partition(nodes)
@@ -466,18 +466,18 @@ class ScontrolWriter(ScontrolReader):
         if reservation:
             options.append(f"--reservation={_format_checked_name(reservation)}")
         output = self._act_by(*_SBATCH, *options, f"--wrap={shlex.join(argv)}")
-        job = self.job(key)
+        job = self.find_job(key)
         if job is None:
             what = f"there is no job {format_own_name(key)} after it was submitted"
             raise answers.build_mismatch(what, output)
         return job.job_id
 
     def cancel(self, job_id: str) -> None:
-        before = self._job_of_id(job_id)
+        before = self._find_job_by_id(job_id)
         if before is None or before.has_ended or before.is_completing:
             return
         output = self._act_by("scancel", job_id)
-        after = self._job_of_id(job_id)
+        after = self._find_job_by_id(job_id)
         if after is not None and not (after.has_ended or after.is_completing):
             raise answers.build_mismatch(
                 f"job {job_id} is {after.state} after it was cancelled", output
@@ -486,7 +486,7 @@ class ScontrolWriter(ScontrolReader):
     def set_partitions(self, node: str, partitions: Sequence[str]) -> None:
         """22.05 has no `Nodes+=`: each list is written whole, and what others have is looked at
         again afterwards."""
-        before = self.partitions()
+        before = self.read_partitions()
         self._look(node)
         unknown = [name for name in partitions if name not in before]
         if unknown:
@@ -500,7 +500,7 @@ class ScontrolWriter(ScontrolReader):
             node_list = ",".join(wanted[name])
             partition = _check_partition_name(name)
             outputs.append(self._act("update", f"PartitionName={partition}", f"Nodes={node_list}"))
-        after = self.partitions()
+        after = self.read_partitions()
         wrong = [name for name in changed if set(after.get(name, ())) != set(wanted[name])]
         if wrong:
             what = f"partition {', '.join(wrong)} has other nodes than it was given for {node}"
@@ -521,7 +521,7 @@ class ScontrolWriter(ScontrolReader):
         now = time.monotonic()
         if now < self._cluster.until:
             return self._cluster.config
-        config = self.config()
+        config = self.read_config()
         name = config.get("ClusterName", "")
         if not self._cluster_name or name != self._cluster_name:
             raise SlurmRefusal(
@@ -532,9 +532,9 @@ class ScontrolWriter(ScontrolReader):
         return config
 
     def _look(self, node: str) -> NodeState:
-        return self.nodes((node,))[node]
+        return self.read_nodes((node,))[node]
 
-    def _unchanged(self, node: str, as_seen: NodeState | None) -> NodeState:
+    def _require_unchanged(self, node: str, as_seen: NodeState | None) -> NodeState:
         """The node directly before an act: what is asked between this look and the act is the time
         in which a person's word can be written over. Raises NodeChanged."""
         self._check_cluster()
@@ -547,12 +547,12 @@ class ScontrolWriter(ScontrolReader):
         return found
 
     def _require_job(self, job_id: str) -> SlurmJob:
-        found = self._job_of_id(job_id)
+        found = self._find_job_by_id(job_id)
         if found is None:
             raise SlurmRefusal(f"{job_id}: Slurm knows no such job")
         return found
 
-    def _job_of_id(self, job_id: str) -> SlurmJob | None:
+    def _find_job_by_id(self, job_id: str) -> SlurmJob | None:
         if not _JOB_ID.fullmatch(job_id):
             raise SlurmRefusal(f"{job_id}: no job id")
         between = slurm_output.secret_between()
@@ -566,12 +566,12 @@ class ScontrolWriter(ScontrolReader):
         found = slurm_jobs.parse_squeue(output.stdout.decode(errors="replace"), between)
         return next((job for job in found if job_id in (job.job_id, job.task)), None)
 
-    def _reservation(self, key: str) -> Reservation | None:
+    def _find_reservation(self, key: str) -> Reservation | None:
         name = _format_checked_name(key)
-        return next((found for found in self.reservations() if found.name == name), None)
+        return next((found for found in self.list_reservations() if found.name == name), None)
 
     def _is_reserved(self, key: str, nodes: Sequence[str]) -> bool:
-        found = self._reservation(key)
+        found = self._find_reservation(key)
         if found is not None and set(found.nodes) != set(nodes):
             raise SlurmRefusal(
                 f"the reservation {found.name} is there with other nodes: {', '.join(found.nodes)}"
@@ -580,7 +580,7 @@ class ScontrolWriter(ScontrolReader):
 
     def _get_common_partition(self, nodes: Sequence[str]) -> str:
         """One that has them all: the default partition may not."""
-        states = list(self.nodes(nodes).values())
+        states = list(self.read_nodes(nodes).values())
         in_all = set(states[0].partitions).intersection(*(state.partitions for state in states))
         common = [name for name in states[0].partitions if name in in_all]
         if not common:

@@ -118,52 +118,52 @@ class SlurmReader(Protocol):
     """What Slurm shows: all that a process may ask that never acts. Every method raises
     SlurmError."""
 
-    def config(self) -> Mapping[str, str]:
+    def read_config(self) -> Mapping[str, str]:
         """slurm.conf as slurmctld runs it."""
         ...
 
-    def nodes(self, names: Sequence[str] = ()) -> dict[str, NodeState]:
+    def read_nodes(self, names: Sequence[str] = ()) -> dict[str, NodeState]:
         """All nodes, or those named; SlurmRefusal for a name that Slurm does not know."""
         ...
 
-    def jobs(self, node: str) -> list[SlurmJob]:
+    def list_jobs(self, node: str) -> list[SlurmJob]:
         """Those that work on the node or whose end it has not finished: state COMPLETING, since
         `ended_at`."""
         ...
 
-    def demands(self) -> list[Demand]:
+    def list_demands(self) -> list[Demand]:
         """How many nodes each job needs that runs, or waits for nodes."""
         ...
 
-    def nodes_and_demands(self) -> tuple[dict[str, NodeState], list[Demand]]:
+    def read_nodes_and_demands(self) -> tuple[dict[str, NodeState], list[Demand]]:
         """All nodes, and what jobs need: both are asked at once, since each answer takes its
         time."""
         ...
 
-    def recent_jobs(self, lately: timedelta) -> RecentJobs:
+    def read_recent_jobs(self, lately: timedelta) -> RecentJobs:
         """All jobs that run, and those that ended lately; accounts that do not answer are said, not
         raised."""
         ...
 
-    def node_events(self, node: str) -> list[NodeEvent] | None:
+    def list_node_events(self, node: str) -> list[NodeEvent] | None:
         """What the accounts hold of the node's last day, the oldest first; None where none are
         kept. What slurmctld has seen comes there some tenths of a second later."""
         ...
 
-    def reservations(self) -> list[Reservation]:
+    def list_reservations(self) -> list[Reservation]:
         """All of them, also those whose time has not come."""
         ...
 
-    def job(self, key: str) -> SlurmJob | None:
+    def find_job(self, key: str) -> SlurmJob | None:
         """The job `ours(key)`, waiting, working or ended; None where Slurm knows none (any
         more)."""
         ...
 
-    def partitions(self) -> dict[str, tuple[str, ...]]:
+    def read_partitions(self) -> dict[str, tuple[str, ...]]:
         """The nodes of each partition."""
         ...
 
-    def access(self) -> Access: ...
+    def read_access(self) -> Access: ...
 
 
 class SlurmWriter(SlurmReader, Protocol):
@@ -175,7 +175,7 @@ class SlurmWriter(SlurmReader, Protocol):
     nothing is compared.
     """
 
-    def checked_by(self, check: Callable[[], None]) -> SlurmWriter:
+    def with_check(self, check: Callable[[], None]) -> SlurmWriter:
         """The same, which calls `check` between the last look at a node and the act on it, and
         before each act on jobs, reservations or partitions. What that raises is raised, and nothing
         was done."""

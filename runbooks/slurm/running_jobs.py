@@ -18,7 +18,7 @@ def get_running_jobs(
     running = {}
     for name in names:
         try:
-            jobs = slurm.jobs(name)
+            jobs = slurm.list_jobs(name)
         except (SlurmError, SlurmRefusal):
             return None
         running[name] = frozenset(job.job_id for job in jobs if job.state in _RUNS)

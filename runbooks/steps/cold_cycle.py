@@ -70,7 +70,7 @@ class ColdCycle(Base):
         )
     }
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         """A node that was found off, and that a person has switched on since."""
         found_off_at = get_fact_time(ctx, "found_off_at")
         if (
@@ -82,8 +82,8 @@ class ColdCycle(Base):
         ctx.facts["reboot_at"] = ctx.facts["last_off_at"]
         return Done(f"{ctx.node} was off, and someone has switched it on again.")
 
-    def blocked(self, ctx: Context) -> Wait | Failed | None:
-        busy = [job for job in ctx.world.slurm.jobs(ctx.node) if job.state != "COMPLETING"]
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | None:
+        busy = [job for job in ctx.world.slurm.list_jobs(ctx.node) if job.state != "COMPLETING"]
         if busy or not ctx.state.is_draining:
             return Wait(f"{ctx.node} is not empty yet.", timedelta(seconds=5))
         try:
@@ -266,7 +266,7 @@ def _postpone(ctx: Context, error: PowerError) -> Wait:
 
 
 def _read_power_state(ctx: Context) -> PowerState:
-    return ctx.world.power.state(ctx.target)
+    return ctx.world.power.read_state(ctx.target)
 
 
 def _get_asked_at(ctx: Context) -> datetime:

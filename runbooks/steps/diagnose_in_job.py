@@ -61,8 +61,8 @@ class DiagnoseInJob(Diagnose):
     settles_in: ClassVar[timedelta] = timedelta(seconds=60)
     finishes: ClassVar[bool] = True
 
-    def blocked(self, ctx: Context) -> Wait | Failed | None:
-        if not ctx.state.is_drained or ctx.world.slurm.jobs(ctx.node):
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | None:
+        if not ctx.state.is_drained or ctx.world.slurm.list_jobs(ctx.node):
             return Wait(f"{ctx.node} is not empty yet.", timedelta(seconds=5))
         why = node_loan.get_obstacle(ctx, lasts=ctx.params["longest"])
         return _fail(ctx, why) if why else ask_for_cards(ctx)
@@ -105,7 +105,7 @@ def _attend_job(ctx: Context, lent: dict[str, Any]) -> Wait | str:
     if against:
         return against
     try:
-        job = ctx.world.slurm.job(ctx.key)
+        job = ctx.world.slurm.find_job(ctx.key)
     except SlurmError as error:
         if (
             ctx.now - datetime.fromisoformat(lent["let_in_at"])
@@ -159,7 +159,7 @@ def _submit_job(ctx: Context, lent: dict[str, Any]) -> Wait | str:
 
 def _conclude(ctx: Context, lent: Mapping[str, Any]) -> Result:
     """The node is drained, and its reservation is gone: what the job came to."""
-    job = ctx.world.slurm.job(ctx.key)
+    job = ctx.world.slurm.find_job(ctx.key)
     state = job.state if job is not None else ""
     if lent.get("is_taken"):
         _forget(ctx)

@@ -26,7 +26,7 @@ class Drain(Base):
     act: ClassVar[Act | None] = Act.DRAIN
     needs_hold: ClassVar[bool] = False
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         """By this incident already, whichever worker did it."""
         if not ctx.state.is_draining or drains.get_owner(ctx) is not Owner.THIS_INCIDENT:
             return None
@@ -36,7 +36,7 @@ class Drain(Base):
             overwritten.note_drain(ctx.facts, None, ctx.state, ctx.now)
         return Done(f"{ctx.node} is drained already, by this incident.")
 
-    def blocked(self, ctx: Context) -> Wait | Failed | None:
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | None:
         """A person's drain, or that of another incident which still waits for a person: left alone,
         and waited for. A minor fault waits for an idle moment of its node."""
         owner = drains.get_owner(ctx)
@@ -81,8 +81,8 @@ class AdoptDrain(Drain):
     name: ClassVar[str] = "adopt_drain"
     plan: ClassVar[str] = "take over {node}, which Slurm has taken out"
 
-    def blocked(self, ctx: Context) -> Wait | Failed | None:
-        obstacle = super().blocked(ctx)
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | None:
+        obstacle = super().find_obstacle(ctx)
         if obstacle is not None or ctx.state.is_draining or ctx.state.base == "DOWN":
             return obstacle
         return Failed(

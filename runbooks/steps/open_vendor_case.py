@@ -39,7 +39,7 @@ class OpenVendorCase(Base):
         "advance": Parameter(_parse_flag, _ADVANCE, default=False),
     }
 
-    def blocked(self, ctx: Context) -> Wait | None:
+    def find_obstacle(self, ctx: Context) -> Wait | None:
         """No part is condemned for what a text alone has told."""
         if witnesses.is_vendor_witnessed(ctx):
             return None

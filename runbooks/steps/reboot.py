@@ -35,7 +35,7 @@ class Reboot(Base):
     settles_in: ClassVar[timedelta] = _SETTLES_IN
     recovery: ClassVar[Recovery | None] = Recovery.NODE_RESTART
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         """Slurm shows a reboot under way or issued since our drain, or the node runs another
         boot."""
         is_rebooted = ctx.state.is_rebooting or ownership.says_reboot_issued(ctx.state)
@@ -50,7 +50,7 @@ class Reboot(Base):
         by = "" if ctx.attempted_at else " by someone else"
         return Done(f"{ctx.node} has been rebooted{by} since it was drained.")
 
-    def blocked(self, ctx: Context) -> Wait | NotCured | None:
+    def find_obstacle(self, ctx: Context) -> Wait | NotCured | None:
         node = ctx.node
         if ctx.facts.get("unkillable_jobs") and "COMPLETING" in ctx.state.flags:
             return _build_not_cured(

@@ -23,7 +23,7 @@ class RequeueDeadJobs(Base):
     effect: ClassVar[StepEffect] = StepEffect.DISRUPTIVE
     act: ClassVar[Act | None] = Act.REQUEUE
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         if not ctx.world.policy.requeue_dead_jobs:
             return Done(
                 "Jobs are waited for: the policy requeues none (KINTSUGI_REQUEUE_DEAD_JOBS).",
@@ -56,7 +56,7 @@ class RequeueDeadJobs(Base):
 
 def _find_dead_jobs(ctx: Context) -> list[SlurmJob]:
     gpus = len(ctx.target.expected.gpus)
-    running = [job for job in ctx.world.slurm.jobs(ctx.node) if job.state == "RUNNING"]
+    running = [job for job in ctx.world.slurm.list_jobs(ctx.node) if job.state == "RUNNING"]
     on_every_gpu = [job for job in running if job.gpus_per_node == gpus > 0]
     if not on_every_gpu:
         return []

@@ -62,7 +62,7 @@ class ResetGpu(Base):
         "longest": _LONGEST,
     }
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         boot = looking.read_boot(ctx) if ctx.facts.get("boot_id_before") else None
         if boot is not None and boot.boot_id != ctx.facts["boot_id_before"]:
             ctx.facts.update(booted_at=format_iso(boot.booted_at), boot_id_after=boot.boot_id)
@@ -75,7 +75,7 @@ class ResetGpu(Base):
             return _build_done(ctx, answer)
         return None
 
-    def blocked(self, ctx: Context) -> Wait | Failed | NotCured | None:
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | None:
         if not _is_for_all(ctx) and _get_pci_address(ctx) is None:
             why = f"{ctx.resource} names no GPU, so none can be reset by itself"
             return _build_not_cured(ctx, why, "")

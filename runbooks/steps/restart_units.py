@@ -59,7 +59,7 @@ class RestartUnits(Base):
     settles_in: ClassVar[timedelta] = _SETTLES_IN
     parameters: ClassVar[Mapping[str, Parameter]] = {"longest": _LONGEST}
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         """Nothing is tried where it cannot help, and nothing is left to do where all runs."""
         if ctx.attempted_at is not None:
             return None
@@ -77,7 +77,7 @@ class RestartUnits(Base):
         ctx.facts.pop(_get_why(ctx), None)
         return _choose_units(ctx, inspection)
 
-    def blocked(self, ctx: Context) -> Wait | None:
+    def find_obstacle(self, ctx: Context) -> Wait | None:
         if not ctx.state.is_drained:
             return Wait(f"{ctx.node} is not empty yet.", timedelta(seconds=5))
         ctx.facts.setdefault(_get_since(ctx), format_iso(ctx.now))

@@ -31,7 +31,7 @@ class Resume(Base):
     touches_node: ClassVar[bool] = True
     effect: ClassVar[StepEffect] = StepEffect.REVERSIBLE
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         """Only after an attempt of ours: without one, a node in service was resumed by someone
         else."""
         if ctx.attempted_at is not None and not ctx.state.is_draining and ctx.state.base != "DOWN":
@@ -40,7 +40,7 @@ class Resume(Base):
             return Done(f"{ctx.node} takes jobs again.")
         return None
 
-    def blocked(self, ctx: Context) -> Wait | Failed | NotCured | None:
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | None:
         """What takes no jobs is not given back: its slurmd has to answer, and nothing of an old job
         may be there. Neither is what a poll or a line has shown to be ill since it was verified."""
         if ctx.facts.get("unkillable_jobs") and "COMPLETING" in ctx.state.flags:

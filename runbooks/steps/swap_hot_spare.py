@@ -39,7 +39,7 @@ class SwapHotSpare(Base):
         "way": Parameter(_parse_way, '"in", or "out" once the node serves again', default=IN),
     }
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         spare = spares.standing_in_for(ctx.node)
         if ctx.params["way"] == OUT:
             return _report_no_swap(ctx) if spare is None else None
@@ -61,7 +61,7 @@ def _swap_in(ctx: Context) -> Result:
         return Wait(f"{spare.node.name} is still on its way back into the pool.", _AGAIN)
     if spare is None:
         choices = spares.ready(ctx.state.partitions)
-        states = slurm.nodes([row.node.name for row in choices]) if choices else {}
+        states = slurm.read_nodes([row.node.name for row in choices]) if choices else {}
         ready = [row for row in choices if states[row.node.name].is_serving]
         spare = next((row for row in ready if not _find_refusal(ctx, row)), None)
         if spare is None:

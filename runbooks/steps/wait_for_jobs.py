@@ -67,10 +67,10 @@ class WaitForJobs(Base):
         "longest": Parameter(_parse_duration, "a number and s, m, h or d, such as 12h or 7d")
     }
 
-    def is_done(self, ctx: Context) -> Done | None:
+    def find_done(self, ctx: Context) -> Done | None:
         if not isinstance(drains.evaluate_hold(ctx), Held):
             return None
-        jobs = ctx.world.slurm.jobs(ctx.node)
+        jobs = ctx.world.slurm.list_jobs(ctx.node)
         if not jobs and ctx.state.is_drained:
             requeued = ctx.facts.get("requeued", [])
             return Done(" ".join([f"No job is left on {ctx.node}.", *requeued]))
@@ -78,8 +78,8 @@ class WaitForJobs(Base):
             return _find_unkillable(ctx, jobs)
         return None
 
-    def blocked(self, ctx: Context) -> Wait | None:
-        jobs = ctx.world.slurm.jobs(ctx.node)
+    def find_obstacle(self, ctx: Context) -> Wait | None:
+        jobs = ctx.world.slurm.list_jobs(ctx.node)
         agreed = any(_may_requeue(job) for job in jobs)
         deeds = _choose_deeds(ctx, jobs)
         if agreed or any(deed in _ACTS for _, deed in deeds):
@@ -88,7 +88,7 @@ class WaitForJobs(Base):
         return _build_wait(ctx, jobs, is_due=is_due)
 
     def run(self, ctx: Context) -> Result:
-        jobs = ctx.world.slurm.jobs(ctx.node)
+        jobs = ctx.world.slurm.list_jobs(ctx.node)
         ctx.world.check_unchanged(ctx.node, ctx.state)
         agreed = [job for job in jobs if _may_requeue(job)]
         for job in agreed:
@@ -185,7 +185,7 @@ def _find_unkillable(ctx: Context, jobs: Sequence[SlurmJob]) -> Done | None:
     """All that is left are processes of jobs that have ended, past what Slurm itself waits for
     them."""
     ends = [job.ended_at for job in jobs if job.ended_at is not None]
-    limit = node_states.get_unkillable_delay(ctx.world.slurm.config())
+    limit = node_states.get_unkillable_delay(ctx.world.slurm.read_config())
     if len(ends) < len(jobs) or ctx.now - max(ends) <= limit:
         return None
     ctx.facts["unkillable_jobs"] = [job.job_id for job in jobs]

@@ -100,7 +100,9 @@ def a_thousand_at_once() -> None:
         if run.finished_at is None and run.wake_at is not None:
             heapq.heappush(queue, (run.wake_at, pk))
         if turns % 50 == 0:
-            most_out = max(most_out, sum(state.is_out for state in site.slurm.nodes().values()))
+            most_out = max(
+                most_out, sum(state.is_out for state in site.slurm.read_nodes().values())
+            )
     done = Run.objects.filter(state=RunState.SUCCEEDED).count()
     took, spent = time.perf_counter() - begun, time.process_time() - cpu
     hours = MANY / max(done, 1) * (FOR / timedelta(hours=1))

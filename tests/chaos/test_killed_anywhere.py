@@ -66,7 +66,7 @@ def test_run_ends_the_same_with_one_reboot_when_a_worker_is_killed(at_pass: int)
     assert run.state == RunState.SUCCEEDED, run.outcome
     assert incident.state == State.MONITORING
     assert site.slurm.reboots("gn001") == 1
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_out
     assert not run.steps.filter(outcome=StepRun.Outcome.ATTEMPTED).exists()
     kinds = [entry.kind for entry in incident.timeline.all()]
     assert kinds.count("repair_started") == 1
@@ -156,7 +156,7 @@ def test_broken_step_is_told_once_in_plain_words_and_tried_again(
         raise ZeroDivisionError("jobs")
 
     with monkeypatch.context() as patched:
-        patched.setattr(site.slurm, "jobs", broken)
+        patched.setattr(site.slurm, "list_jobs", broken)
         run = site.play(run, limit=timedelta(minutes=5))
     assert run.state == RunState.RUNNING
     told = "The step was broken off: Kintsugi met an error of its own, which its log describes. Kintsugi looks again."

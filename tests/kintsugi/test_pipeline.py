@@ -129,7 +129,7 @@ def test_a_lost_gpu_has_its_node_drained_at_once_and_back_in_service_in_the_end(
 ) -> None:
     armed.pipeline.ingest([_lose_gpu(armed)])
     armed.answer()
-    assert armed.stage.slurm.nodes((NODE,))[NODE].reason.startswith("kintsugi:")
+    assert armed.stage.slurm.read_nodes((NODE,))[NODE].reason.startswith("kintsugi:")
     armed.let_pass(timedelta(hours=2))
     incident = Incident.objects.get()
     run = Run.objects.get()
@@ -138,7 +138,7 @@ def test_a_lost_gpu_has_its_node_drained_at_once_and_back_in_service_in_the_end(
         State.RESOLVED,
         "node_restart",
     )
-    assert not armed.stage.slurm.nodes((NODE,))[NODE].is_out
+    assert not armed.stage.slurm.read_nodes((NODE,))[NODE].is_out
     assert [act for act in armed.stage.slurm.journal if act[0] == "reboot"] == [("reboot", NODE)]
     assert not Notification.objects.exclude(state=Notification.SendState.SENT).exists()
 
@@ -287,7 +287,7 @@ def test_the_sweep_goes_on_with_a_run_whose_ring_was_lost(armed: House) -> None:
     armed.now += timedelta(seconds=5)
     armed.pipeline.sweep()
     armed.answer()
-    assert armed.stage.slurm.nodes((NODE,))[NODE].is_draining
+    assert armed.stage.slurm.read_nodes((NODE,))[NODE].is_draining
 
 
 def test_a_run_that_the_sweep_starts_is_rung_once(armed: House) -> None:

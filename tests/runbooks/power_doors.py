@@ -43,7 +43,7 @@ class Door:
     def until(self, state: PowerState) -> None:
         """A request is answered before it has taken effect."""
         deadline = deadline_in(_WITHIN_S)
-        while (seen := self.power.state(self.node)) is not state:
+        while (seen := self.power.read_state(self.node)) is not state:
             assert time.monotonic() < deadline, f"still {seen} and not {state} after {_WITHIN_S} s"
             self.wait()
 

@@ -267,7 +267,7 @@ class Site:
 
 def a_context(site: Site, **changes: object) -> Context:
     """gn001, drained by incident 7 for a lost GPU 0."""
-    if not site.slurm.nodes(("gn001",))["gn001"].is_draining:
+    if not site.slurm.read_nodes(("gn001",))["gn001"].is_draining:
         site.slurm.drain("gn001", "kintsugi:7 gpu.xid.79: GPU has fallen off the bus")
     expected = tuple((str(gpu.index), gpu.pci) for gpu in site.nodes.nodes["gn001"].gpus)
     context = Context(
@@ -277,7 +277,7 @@ def a_context(site: Site, **changes: object) -> Context:
         resource=site.gpu("gn001"),
         node="gn001",
         find_target=lambda: Target("gn001", "gn001", expected=Expected(gpus=expected)),
-        state=site.slurm.nodes(("gn001",))["gn001"],
+        state=site.slurm.read_nodes(("gn001",))["gn001"],
         facts={"drained_at": format_iso(EPOCH), "booted_at": format_iso(site.now)},
         world=site.world,
         now=site.now,

@@ -86,7 +86,7 @@ def test_a_run_that_goes_on_is_refused_its_next_act_once_people_work_on_the_node
     )
     planning.plan(draft, author="ada", now=site.now)
     run = site.advance(Run.objects.get())
-    assert not site.slurm.nodes()["gn001"].is_draining
+    assert not site.slurm.read_nodes()["gn001"].is_draining
     assert "gn001 is under maintenance until" in run.waiting_for
     assert "(ada: new tray)" in run.waiting_for
 
@@ -194,7 +194,7 @@ def test_cap_holds_when_twenty_workers_drain_twenty_nodes_at_once() -> None:
     site = Site(nodes=60, bounds=Bounds(breaker_share=1))  # so many at once would trip the breaker
     runs = [site.begin(site.stall_gpu(name)) for name in site.names[:20]]
     at_once(20, lambda number: services.advance(runs[number].pk, now=site.now, world=site.world))
-    out = [name for name, node in site.slurm.nodes().items() if node.is_out]
+    out = [name for name, node in site.slurm.read_nodes().items() if node.is_out]
     assert len(out) == compute_cap(60) == 3
     assert Run.objects.filter(claimed_at__isnull=False).count() == 3
     refused = Run.objects.get(pk=runs[19].pk) if runs[19].node.name not in out else None

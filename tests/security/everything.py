@@ -298,7 +298,7 @@ def record_slurm_acts() -> dict[str, str]:
 
 
 def slurm_job_of(writer: ScontrolWriter) -> str:
-    found = writer.job("7-1-diagnose")
+    found = writer.find_job("7-1-diagnose")
     return found.job_id if found is not None else "0"
 
 

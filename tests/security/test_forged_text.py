@@ -56,7 +56,7 @@ def turn(site: Site, times: int, step: timedelta) -> None:
 
 
 def is_drained(site: Site, node: str = NODE) -> bool:
-    return site.slurm.nodes((node,))[node].is_draining
+    return site.slurm.read_nodes((node,))[node].is_draining
 
 
 def count_acts(site: Site) -> tuple[int, int, int, int]:

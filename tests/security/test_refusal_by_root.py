@@ -112,7 +112,7 @@ def refuse(site: Site, text: str = "under test by Mai") -> None:
 
 def get_acts(site: Site) -> tuple[bool, int, int, list[tuple[str, str]]]:
     """Whether it is drained, how often it was rebooted and its GPUs were reset, its power."""
-    is_draining = site.slurm.nodes((NODE,))[NODE].is_draining
+    is_draining = site.slurm.read_nodes((NODE,))[NODE].is_draining
     resets = sum(gpu.resets for gpu in site.nodes.nodes[NODE].gpus)
     return is_draining, site.slurm.reboots(NODE), resets, list(site.power.journal)
 
@@ -192,7 +192,7 @@ def test_power_that_was_switched_off_is_switched_on_whoever_refuses_meanwhile(
     refuse(site)
     site.play(run, limit=HOUR)
     assert site.power.journal == [("off", NODE), ("on", NODE)]
-    assert site.power.state(Target(NODE, NODE)) is PowerState.ON
+    assert site.power.read_state(Target(NODE, NODE)) is PowerState.ON
 
 
 @pytest.mark.django_db
@@ -201,7 +201,7 @@ def test_a_node_that_nobody_can_ask_is_drained_as_before() -> None:
     site.shell.silent.add(NODE)
     run = site.begin(site.lose_gpu(NODE))
     site.advance(run)
-    assert site.slurm.nodes((NODE,))[NODE].is_draining
+    assert site.slurm.read_nodes((NODE,))[NODE].is_draining
 
 
 def test_whether_the_root_of_a_node_out_of_reach_refuses_is_not_known() -> None:
@@ -232,7 +232,7 @@ def test_a_spare_whose_root_refuses_is_not_taken_and_the_next_one_is() -> None:
     run = a_swap(site, "in")
     site.nodes.nodes["gn003"].never = "being tested"
     site.play(run, limit=HOUR)
-    partition = site.slurm.partitions()["gpu"]
+    partition = site.slurm.read_partitions()["gpu"]
     assert ("gn003" in partition, "gn004" in partition) == (False, True)
 
 
@@ -254,9 +254,9 @@ def test_a_spare_whose_root_refuses_is_not_taken_back_before_it_lets_us() -> Non
     site.play(run, until=lambda run: run.step == 2)
     site.nodes.nodes["gn003"].never = "runs a course"
     run = site.play(run, limit=timedelta(minutes=5))
-    assert "gn003" in site.slurm.partitions()["gpu"]
+    assert "gn003" in site.slurm.read_partitions()["gpu"]
     assert "The root of the spare gn003 refuses" in run.waiting_for
     site.nodes.nodes["gn003"].never = None
     run = site.play(run, limit=HOUR)
-    assert "gn003" not in site.slurm.partitions()["gpu"]
+    assert "gn003" not in site.slurm.read_partitions()["gpu"]
     assert run.state == RunState.SUCCEEDED

@@ -31,8 +31,8 @@ class Interleaved:
         self._client = client
         self._pause = pause
 
-    def checked_by(self, check: Callable[[], None]) -> Interleaved:
-        return Interleaved(self._client.checked_by(check), self._pause)
+    def with_check(self, check: Callable[[], None]) -> Interleaved:
+        return Interleaved(self._client.with_check(check), self._pause)
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._client, name)
@@ -92,8 +92,8 @@ class WatchedPower:
         self._power = power
         self._watch = watch
 
-    def state(self, node: Target) -> PowerState:
-        return self._power.state(node)
+    def read_state(self, node: Target) -> PowerState:
+        return self._power.read_state(node)
 
     def turn_off(self, node: Target) -> None:
         self._watch("power_off", node.name)

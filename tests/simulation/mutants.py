@@ -138,7 +138,7 @@ def _repeat_blindly() -> list[Patch]:
         return None
 
     return [
-        patch.object(Reboot, "is_done", is_done),
+        patch.object(Reboot, "find_done", is_done),
         patch.object(Reboot, "settles_in", timedelta(0)),
     ]
 
@@ -295,7 +295,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "new_trouble",
         "a node that fell ill after its proof is not given back",
-        lambda: [patch.object(Resume, "blocked", _never)],
+        lambda: [patch.object(Resume, "find_obstacle", _never)],
     ),
     Mutant(
         "kept_drained",

@@ -234,7 +234,7 @@ class Play:
         self.trace.append(f"{self.site.now:%H:%M:%S} {actor:<10} {text}{answer}")
 
     def look(self, node: str) -> NodeState:
-        return self.site.slurm.nodes((node,))[node]
+        return self.site.slurm.read_nodes((node,))[node]
 
     def choose_node(self) -> str:
         """Mostly one of the first two, or that of the turn under way or of the run that begins: so
@@ -248,7 +248,7 @@ class Play:
         return any(not gpu.is_healthy for gpu in self.site.nodes.nodes[node].gpus)
 
     def get_out(self) -> frozenset[str]:
-        states = self.site.slurm.nodes()
+        states = self.site.slurm.read_nodes()
         return frozenset(name for name, state in states.items() if not state.is_serving)
 
     def get_claimed(self, run_id: int) -> frozenset[str]:
@@ -572,7 +572,7 @@ class Play:
             return False
         if self.dice.random() >= self.habits.raced:
             return False
-        is_quiet = not self.look(node).is_rebooting and not self.site.slurm.jobs(node)
+        is_quiet = not self.look(node).is_rebooting and not self.site.slurm.list_jobs(node)
         return is_quiet and self.site.slurm.keeps_accounts
 
     def _check(self, checks: tuple[Callable[[Play], None], ...]) -> None:

@@ -215,7 +215,7 @@ class Site:
 
     def start_job(self) -> None:
         play, node = self.play, self.play.choose_node()
-        if play.look(node).is_out or play.site.slurm.jobs(node):
+        if play.look(node).is_out or play.site.slurm.list_jobs(node):
             return
         self._jobs += 1
         play.site.slurm.add_job(str(1000 + self._jobs), nodes=[node])
@@ -223,7 +223,7 @@ class Site:
 
     def end_job(self) -> None:
         play, node = self.play, self.play.choose_node()
-        for job in play.site.slurm.jobs(node):
+        for job in play.site.slurm.list_jobs(node):
             play.site.slurm.finish_job(job.job_id)
             play.note("job", f"ends on {node}")
 

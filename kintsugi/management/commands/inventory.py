@@ -150,7 +150,7 @@ class Command(StoreCommand):
 
         try:
             slurm = wiring.slurm_reader(wiring.node_shell())
-            states, cluster = slurm.nodes(), slurm.config().get("ClusterName", "")
+            states, cluster = slurm.read_nodes(), slurm.read_config().get("ClusterName", "")
         except SlurmError as error:
             raise CommandError(f"Slurm was not read: {error}") from error
         if toml is not None:
@@ -276,7 +276,7 @@ class Command(StoreCommand):
 
         try:
             slurm = wiring.slurm_reader(wiring.node_shell())
-            states: Mapping[str, NodeState] = slurm.nodes()
+            states: Mapping[str, NodeState] = slurm.read_nodes()
         except SlurmError as error:
             self.stderr.write(f"not known: Slurm: {error}")
             unknown.append("Slurm did not answer: nothing is known of its nodes.")

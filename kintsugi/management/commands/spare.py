@@ -81,7 +81,7 @@ def _format_line(row: Spare) -> str:
 def _add(options: dict[str, Any], now: datetime) -> str:
     """Slurm first: a node that cannot be kept free is no spare."""
     slurm = _slurm()
-    known = slurm.partitions()
+    known = slurm.read_partitions()
     unknown = [name for name in options["partition"] if name not in known]
     if unknown:
         raise CommandError(

@@ -34,7 +34,7 @@ def test_jobs_start_in_slurm_though_the_check_finds_a_gpu_lost(tmp_path: Path) -
         assert "KINTSUGI CRITICAL - gpu.lost on node/gn001/gpu/0000:3b:00.0" in checked.read(
             "prolog.out"
         )
-        assert not real_client(checked.slurm).nodes((NODE,))[NODE].is_out
+        assert not real_client(checked.slurm).read_nodes((NODE,))[NODE].is_out
 
 
 def test_slurm_drains_the_node_itself_where_the_server_grants_that_the_job_is_stopped(
@@ -49,10 +49,10 @@ def test_slurm_drains_the_node_itself_where_the_server_grants_that_the_job_is_st
         client = real_client(slurm)
         job = slurm.command("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").strip()
         slurm.wait_until(
-            lambda: client.nodes((NODE,))[NODE].is_draining, what="Slurm drains the node"
+            lambda: client.read_nodes((NODE,))[NODE].is_draining, what="Slurm drains the node"
         )
-        node = client.nodes((NODE,))[NODE]
-        slurm_user = ownership.parse_slurm_user(client.config())
+        node = client.read_nodes((NODE,))[NODE]
+        slurm_user = ownership.parse_slurm_user(client.read_config())
         whose = ownership.get_owner(node, 1, [], slurm_user=slurm_user)
         assert whose is ownership.Owner.SLURM, node
         left = slurm.command("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip()

@@ -31,7 +31,7 @@ def _verbs(protocol: type) -> set[str]:
     return {
         name
         for name, _ in inspect.getmembers(protocol, inspect.isfunction)
-        if not name.startswith("_") and name != "checked_by"
+        if not name.startswith("_") and name != "with_check"
     }
 
 

@@ -37,9 +37,9 @@ class Watched:
         self.now = NOW
         self.site = Beaten(self)
 
-    def recent_jobs(self, lately: timedelta) -> RecentJobs:
+    def read_recent_jobs(self, lately: timedelta) -> RecentJobs:
         self.asked.append(lately)
-        told = self.slurm.recent_jobs(lately)
+        told = self.slurm.read_recent_jobs(lately)
         return replace(
             told, records=[one for one in told.records if one.job_id not in self.held_back]
         )

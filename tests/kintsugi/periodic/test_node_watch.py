@@ -47,13 +47,15 @@ class Watched:
         )
         self.site = Beaten(self)
 
-    def config(self) -> dict[str, str]:
-        return dict(self.slurm.config())
+    def read_config(self) -> dict[str, str]:
+        return dict(self.slurm.read_config())
 
-    def nodes(self) -> dict[str, NodeState]:
+    def read_nodes(self) -> dict[str, NodeState]:
         self.asked += 1
         return {
-            name: state for name, state in self.slurm.nodes().items() if name not in self.hidden
+            name: state
+            for name, state in self.slurm.read_nodes().items()
+            if name not in self.hidden
         }
 
     def look(self, after: timedelta = MINUTE) -> None:
@@ -94,7 +96,7 @@ def test_a_drain_begins_an_interval_and_a_resume_ends_it(watched: Watched) -> No
 
 
 def test_an_unchanged_fleet_costs_one_update_a_look(watched: Watched) -> None:
-    nodes = watched.slurm.nodes()
+    nodes = watched.slurm.read_nodes()
     with CaptureQueriesContext(connection) as queries:
         node_states.record_look(nodes, watched.now + SECOND, took=timedelta(0), slurm_user="slurm")
     assert [query["sql"].split()[0] for query in queries] == ["UPDATE"]
@@ -151,7 +153,7 @@ def test_a_node_that_slurm_knows_no_more_ends(watched: Watched) -> None:
 
 
 def test_an_answer_to_an_older_question_is_dropped(watched: Watched) -> None:
-    old = watched.slurm.nodes()
+    old = watched.slurm.read_nodes()
     watched.slurm.human_drain("gn042", "bob: tray")
     watched.look()
     changes = node_states.record_look(

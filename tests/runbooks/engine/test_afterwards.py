@@ -32,7 +32,7 @@ def _given_back(site: Site) -> Run:
 
 
 def _node(site: Site) -> NodeState:
-    return site.slurm.nodes(("gn001",))["gn001"]
+    return site.slurm.read_nodes(("gn001",))["gn001"]
 
 
 def _sweeps(site: Site, *, lasts: timedelta = timedelta(minutes=3)) -> None:

@@ -187,7 +187,9 @@ def test_nobody_is_asked_whether_a_node_more_may_go_out_while_the_guards_would_n
 
 
 def look(site: Site) -> None:
-    node_states.record_look(site.slurm.nodes(), site.now, took=timedelta(0), slurm_user="slurm")
+    node_states.record_look(
+        site.slurm.read_nodes(), site.now, took=timedelta(0), slurm_user="slurm"
+    )
 
 
 @pytest.mark.django_db

@@ -68,7 +68,7 @@ def test_node_comes_back_by_the_mildest_rung_that_heals_it(
     ], runs[-1].outcome
     incident.refresh_from_db()
     assert (incident.state, incident.recovery) == (State.MONITORING, str(needs))
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_out
     assert [act[0] for act in site.slurm.journal].count(
         "drain"
     ) == 1  # it stays ours from rung to rung

@@ -54,7 +54,7 @@ def test_a_false_line_gives_the_node_back_within_minutes_while_its_week_long_job
     assert run.state == RunState.WITHDRAWN
     assert site.now - EPOCH < MINUTES
     assert acts(site) == ["drain", "resume"]
-    assert [job.job_id for job in site.slurm.jobs("gn001")] == ["77"]
+    assert [job.job_id for job in site.slurm.list_jobs("gn001")] == ["77"]
     assert "was looked for twice and is not there" in run.outcome
     assert "gn001 is handed back" in run.outcome
     incident.refresh_from_db()

@@ -92,7 +92,7 @@ def test_a_persons_drain_is_neither_taken_over_nor_undone() -> None:
     turn(site, 3, timedelta(seconds=20))
     ask(site, is_end=True)
     turn(site, 30, timedelta(minutes=1))
-    assert site.slurm.nodes((NODE,))[NODE].reason == "hands inside, do not touch"
+    assert site.slurm.read_nodes((NODE,))[NODE].reason == "hands inside, do not touch"
     assert is_drained(site)
 
 

@@ -73,7 +73,7 @@ def test_the_drain_of_a_check_is_left_alone_where_no_row_lets_a_run_take_it(
 @pytest.mark.django_db
 def test_a_row_that_comes_later_lets_the_run_that_waits_go_on(tmp_path: Path) -> None:
     site = a_drained_site()
-    shadow_log.record_external_acts(site.slurm.nodes(), site.now)
+    shadow_log.record_external_acts(site.slurm.read_nodes(), site.now)
     run = site.play(begin(site), limit=timedelta(minutes=4))
     assert acts(site) == []
     with site_rows(tmp_path, nhc(resume=True)):
@@ -86,11 +86,11 @@ def test_a_persons_drain_over_which_the_check_has_written_stays_theirs(tmp_path:
     with site_rows(tmp_path, nhc(resume=True)):
         site = Site()
         site.nodes.inject("gpu_lost", "gn001/gpu/0")
-        shadow_log.record_external_acts(site.slurm.nodes(), site.now)
+        shadow_log.record_external_acts(site.slurm.read_nodes(), site.now)
         site.slurm.human_drain("gn001", "bob: hands inside", user="bob")
-        shadow_log.record_external_acts(site.slurm.nodes(), site.now)
+        shadow_log.record_external_acts(site.slurm.read_nodes(), site.now)
         site.slurm.human_drain("gn001", REASON, user="root")
-        shadow_log.record_external_acts(site.slurm.nodes(), site.now)
+        shadow_log.record_external_acts(site.slurm.read_nodes(), site.now)
         run = site.play(begin(site), limit=timedelta(minutes=4))
     assert 'a person: "bob: hands inside", over which a check has written' in run.waiting_for
     assert acts(site) == []
@@ -107,7 +107,7 @@ def test_a_run_stops_when_the_check_drains_the_node_anew(tmp_path: Path) -> None
         run = site.play(run)
     assert run.state == RunState.ABORTED
     assert "resume" not in acts(site)
-    assert site.slurm.nodes(("gn001",))["gn001"].reason == REASON
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason == REASON
 
 
 @pytest.mark.django_db
@@ -125,7 +125,7 @@ def test_a_run_that_is_withdrawn_leaves_the_checks_reason(tmp_path: Path) -> Non
         )
         run = site.play(run)
     assert run.state == RunState.WITHDRAWN
-    state = site.slurm.nodes(("gn001",))["gn001"]
+    state = site.slurm.read_nodes(("gn001",))["gn001"]
     assert (state.reason, state.is_draining) == (REASON, True)
     assert acts(site) == ["drain", "drain"]
 

@@ -97,7 +97,7 @@ class Fleet(RuleBasedStateMachine):
     @rule(node=a_node, is_dead=st.booleans())
     def gpu_falls_off(self, node: int, is_dead: bool) -> None:
         name = self.site.names[node]
-        if name not in self.sick and not self.site.slurm.nodes((name,))[name].is_rebooting:
+        if name not in self.sick and not self.site.slurm.read_nodes((name,))[name].is_rebooting:
             self.sick.add(name)
             self.dead |= {name} if is_dead else set()
             with contextlib.suppress(Incident.DoesNotExist):  # known as a false alarm already
@@ -202,7 +202,7 @@ class Fleet(RuleBasedStateMachine):
             state__in=UNFINISHED, claimed_at__isnull=False
         )
         return Before(
-            nodes=self.site.slurm.nodes(),
+            nodes=self.site.slurm.read_nodes(),
             claimed=frozenset(others.values_list("node__name", flat=True)),
             is_tripped=Breaker.objects.filter(closed_at=None).exists(),
             needs=self.waiting,
@@ -292,5 +292,5 @@ def test_limit_holds_when_twenty_workers_ask_at_once(bounds: Bounds, most: int) 
     site = Site(nodes=60, bounds=bounds)
     runs = [site.begin(site.stall_gpu(name)) for name in site.names[:20]]
     at_once(20, lambda number: services.advance(runs[number].pk, now=site.now, world=site.world))
-    assert sum(node.is_out for node in site.slurm.nodes().values()) == most
+    assert sum(node.is_out for node in site.slurm.read_nodes().values()) == most
     assert Run.objects.filter(claimed_at__isnull=False).count() == most

@@ -62,7 +62,7 @@ class Play:
 
     @property
     def node(self) -> NodeState:
-        return self.site.slurm.nodes((NODE,))[NODE]
+        return self.site.slurm.read_nodes((NODE,))[NODE]
 
     def note(self, text: str) -> None:
         self.trace.append(f"{self.site.now:%H:%M:%S} {text}")
@@ -80,7 +80,7 @@ class Play:
 
     def look(self) -> None:
         """As a site does every five seconds."""
-        shadow_log.record_external_acts(self.site.slurm.nodes(), self.site.now)
+        shadow_log.record_external_acts(self.site.slurm.read_nodes(), self.site.now)
         self.is_seen = self.is_seen or self.word in self.node.reason
 
     def drain(self) -> None:
@@ -107,12 +107,12 @@ class Play:
         self.note("reboot")
 
     def start_job(self) -> None:
-        if not self.node.is_out and not self.site.slurm.jobs(NODE):
+        if not self.node.is_out and not self.site.slurm.list_jobs(NODE):
             self.site.slurm.add_job(str(1000 + self.said), nodes=[NODE])
             self.note("a job starts")
 
     def end_jobs(self) -> None:
-        for job in self.site.slurm.jobs(NODE):
+        for job in self.site.slurm.list_jobs(NODE):
             self.site.slurm.finish_job(job.job_id)
             self.note("its job ends")
 
@@ -163,7 +163,7 @@ class Between(CommandShell):
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         play = self._play
-        is_quiet = not play.node.is_rebooting and not play.site.slurm.jobs(NODE)
+        is_quiet = not play.node.is_rebooting and not play.site.slurm.list_jobs(NODE)
         if "update" in argv and is_quiet and play.dice.random() < SOMEBODY:
             play.pass_a_second()
             play.drain()

@@ -56,7 +56,7 @@ def reboots(site: Site) -> None:
 
 
 def node(site: Site) -> NodeState:
-    return site.slurm.nodes(("gn001",))["gn001"]
+    return site.slurm.read_nodes(("gn001",))["gn001"]
 
 
 def play(
@@ -663,7 +663,7 @@ def test_a_lease_that_is_lost_while_a_reboot_is_cancelled_leaves_no_node_undrain
 
     shell = CommandShell(site.slurm)
     client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
-    client.checked_by(check).cancel_reboot("gn001", "kintsugi:1 x: y", as_seen=node(site))
+    client.with_check(check).cancel_reboot("gn001", "kintsugi:1 x: y", as_seen=node(site))
     assert node(site).flags == {"DRAIN"}
     assert len(calls) == 1
 

@@ -57,7 +57,7 @@ def test_a_node_that_is_seen_to_be_of_no_use_is_drained_beyond_every_limit_on_nu
     incident = site.lose_gpu()
     run = site.advance(site.begin(incident))
 
-    assert site.slurm.nodes()["gn001"].is_draining
+    assert site.slurm.read_nodes()["gn001"].is_draining
     (told,) = incident.timeline.filter(kind="beyond_limit")
     assert told.text.startswith("gn001 is drained beyond a limit, since it is of no use to any job")
     assert "is seen there" in told.text
@@ -69,7 +69,7 @@ def test_a_node_that_is_seen_to_be_of_no_use_is_drained_beyond_every_limit_on_nu
 def test_a_line_that_the_node_itself_does_not_bear_out_is_held_by_the_cap() -> None:
     site = a_full_site()
     run = site.advance(site.begin(site.raise_fault()))
-    assert not site.slurm.nodes()["gn001"].is_draining
+    assert not site.slurm.read_nodes()["gn001"].is_draining
     assert "the cap is 1" in run.waiting_for
 
 
@@ -94,7 +94,7 @@ def test_a_person_decides_on_the_repair_where_the_drain_could_not_wait_for_them(
     first, second = (site.begin(site.lose_gpu(name)) for name in ("gn001", "gn002"))
     site.advance(first)
     second = site.play(second, until=lambda run: run.state == RunState.AWAITING_APPROVAL)
-    assert site.slurm.nodes()["gn002"].is_drained
+    assert site.slurm.read_nodes()["gn002"].is_drained
     assert second.plan[second.step]["step"] == "reboot"
     assert site.slurm.reboots("gn002") == 0
 
@@ -119,7 +119,7 @@ def test_a_lesser_run_that_only_waits_for_its_jobs_end_holds_no_place() -> None:
     site.slurm.add_job("17", nodes=["gn001"], ends_at=site.now + timedelta(minutes=30))
     minor = site.begin(site.raise_fault("gn001", fault_type="gpu.ecc.row_remap_pending"))
     site.play(minor, until=lambda run: run.step > 0 and run.waiting_for != "")
-    assert site.slurm.nodes()["gn001"].is_draining
+    assert site.slurm.read_nodes()["gn001"].is_draining
 
     major = site.advance(site.begin(site.stall_gpu("gn002")))
     assert major.claimed_at is not None

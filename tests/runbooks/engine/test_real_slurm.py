@@ -69,7 +69,7 @@ def test_slurm_drains_waits_reboots_once_and_resumes(
     ends = f"until scontrol show node {node} | grep -q DRAIN; do sleep 0.2; done"
     slurm_daemons.command("sbatch", f"--nodelist={node}", "--output=/dev/null", f"--wrap={ends}")
     slurm_daemons.wait_until(
-        lambda: bool(site.world.slurm.jobs(node)), what="the job is on the node"
+        lambda: bool(site.world.slurm.list_jobs(node)), what="the job is on the node"
     )
     run, incident = a_run(site, node)
     ended = site.play(run.pk)
@@ -86,7 +86,7 @@ def test_slurm_drains_waits_reboots_once_and_resumes(
     assert f"update_node: node {node} state set to DRAINING" in done
     assert f"update_node: node {node} state set to IDLE" in done
     assert boots(slurm_daemons, node) == 1
-    assert not site.world.slurm.nodes((node,))[node].is_draining
+    assert not site.world.slurm.read_nodes((node,))[node].is_draining
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_another_worker_ends_the_run_with_one_reboot_when_one_is_killed(
     assert incident.state == State.MONITORING
     assert reboots_asked(slurm_daemons, node) == 1
     assert boots(slurm_daemons, node) == 1
-    assert not a_site(slurm_daemons, node).world.slurm.nodes((node,))[node].is_draining
+    assert not a_site(slurm_daemons, node).world.slurm.read_nodes((node,))[node].is_draining
 
 
 def _environment(tmp_path: Path) -> dict[str, str]:
@@ -171,13 +171,13 @@ def test_cap_holds_when_twenty_workers_drain_through_slurm_at_once(
     # Nodes of the tests before may still be coming back; what a person drained stays out.
     slurm_daemons.wait_until(
         lambda: all(
-            state.is_drained for state in site.world.slurm.nodes().values() if state.is_out
+            state.is_drained for state in site.world.slurm.read_nodes().values() if state.is_out
         ),
         what="no node is on its way back",
     )
-    before = sum(state.is_out for state in site.world.slurm.nodes().values())
+    before = sum(state.is_out for state in site.world.slurm.read_nodes().values())
     at_once(20, lambda number: services.advance(runs[number].pk, now=site.now(), world=site.world))
-    after = [name for name, state in site.world.slurm.nodes().items() if state.is_out]
+    after = [name for name, state in site.world.slurm.read_nodes().items() if state.is_out]
     assert len(after) == max(limit, before)
     for name in set(after) & set(nodes):
         site.world.slurm.resume(name)

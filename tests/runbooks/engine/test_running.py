@@ -57,7 +57,7 @@ def test_node_is_drained_rebooted_verified_and_resumed_when_its_gpu_is_lost() ->
     assert acts(site) == ["drain", "reboot", "resume"]
     assert site.slurm.journal[0][:2] == ("drain", "gn001")
     assert re.fullmatch(OURS.format(incident.pk), site.slurm.journal[0][2])
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_out
     assert incident.state == State.MONITORING
     assert incident.recovery == "node_restart"
     assert incident.out_of_service_at is not None
@@ -143,7 +143,7 @@ def test_reboot_that_a_person_asked_for_is_not_cancelled_by_handing_the_node_bac
     run = site.play(run, limit=timedelta(minutes=2))
     assert run.state == RunState.WITHDRAWN
     assert acts(site) == ["drain"]
-    assert site.slurm.nodes(("gn001",))["gn001"].is_rebooting
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_rebooting
     run.incident.refresh_from_db()
     assert "Resume gn001 after its reboot" in run.incident.needs_human
 
@@ -188,7 +188,7 @@ def test_node_stays_drained_for_the_other_incident_when_one_is_a_false_alarm() -
     assert acts(site) == ["drain"]
     second = site.begin(other)
     site.advance(second)
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(f"kintsugi:{other.pk}/")
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith(f"kintsugi:{other.pk}/")
 
 
 def test_persons_drain_is_never_overwritten_nor_undone() -> None:
@@ -252,7 +252,7 @@ def test_a_node_that_a_person_resumed_is_left_to_them_whatever_becomes_of_it(
         site.slurm.human_reboot("gn001")
     else:
         site.slurm.switch_off("gn001")
-    assert site.slurm.nodes(("gn001",))["gn001"].base == "DOWN"
+    assert site.slurm.read_nodes(("gn001",))["gn001"].base == "DOWN"
     run = site.play(run)
     assert run.state == RunState.ABORTED
     assert acts(site) == ["drain"]
@@ -265,7 +265,7 @@ def test_run_stops_when_a_person_writes_another_reason_on_the_node() -> None:
     site.slurm.human_drain("gn001", "bob keeps this one", user="bob")
     run = site.play(run)
     assert run.state == RunState.ABORTED
-    assert site.slurm.nodes(("gn001",))["gn001"].reason == "bob keeps this one"
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason == "bob keeps this one"
     assert acts(site) == ["drain", "reboot"]
 
 
@@ -301,7 +301,7 @@ def test_node_stays_drained_when_the_verify_command_fails() -> None:
     run = site.play(site.begin(site.lose_gpu()))
     assert run.state == RunState.FAILED
     assert "`false-check` ended with status 127" in run.outcome
-    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
 
 
 def test_person_resumes_and_the_run_notices_when_no_verify_command_is_configured() -> None:
@@ -393,7 +393,7 @@ def test_same_fault_within_24_hours_is_not_rebooted_for_again_and_a_person_is_as
     assert run.runbook == "drain_and_ask"
     assert run.facts["why"] == "no further rung of the ladder is left or allowed"
     assert site.slurm.reboots("gn001") == 1
-    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
     assert second.needs_human
 
 
@@ -496,7 +496,7 @@ def test_fault_logged_after_the_boot_fails_the_verification_when_the_clock_of_th
     run = site.play(run)
     assert run.state == RunState.FAILED
     assert "gpu.xid.95" in run.outcome
-    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
 
 
 def test_a_node_that_waits_a_day_for_its_reboot_is_looked_at_meanwhile() -> None:

@@ -128,7 +128,7 @@ def test_a_mount_that_is_gone_everywhere_trips_the_breaker_and_drains_no_fleet()
         )
     turn(site, 3, timedelta(seconds=20))
     assert breaker.get_open_breaker() is not None
-    assert not any(state.is_draining for state in site.slurm.nodes().values())
+    assert not any(state.is_draining for state in site.slurm.read_nodes().values())
 
 
 def test_an_unfit_node_is_drained_beyond_the_cap() -> None:

@@ -40,7 +40,9 @@ def close(site: Site) -> Incident:
 
 
 def look(site: Site) -> None:
-    node_states.record_look(site.slurm.nodes(), site.now, took=timedelta(0), slurm_user="slurm")
+    node_states.record_look(
+        site.slurm.read_nodes(), site.now, took=timedelta(0), slurm_user="slurm"
+    )
 
 
 def pass_time(site: Site, span: timedelta) -> int:

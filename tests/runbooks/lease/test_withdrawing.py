@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 def is_out(site: Site, node: str = "gn001") -> bool:
-    return site.slurm.nodes((node,))[node].is_out
+    return site.slurm.read_nodes((node,))[node].is_out
 
 
 def root_elsewhere(incident: Incident) -> None:

@@ -32,7 +32,7 @@ def test_a_drain_lost_by_a_restart_of_slurmctld_is_made_again() -> None:
     _lose_drain(site, began_after=timedelta(seconds=4))
     run = site.advance(run, times=2)
     assert run.state == RunState.RUNNING
-    assert site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
     assert any(
         "slurmctld restarted and has forgotten the drain" in line
         for line in site.story(run.incident)
@@ -50,7 +50,7 @@ def test_a_node_that_is_back_without_such_a_restart_was_resumed_by_a_person(
     _lose_drain(site, began_after=began_after)
     run = site.advance(run, times=2)
     assert run.state == RunState.ABORTED
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
 
 
 def test_a_reboot_lost_by_a_restart_of_slurmctld_is_asked_for_again() -> None:
@@ -88,7 +88,7 @@ def a_lost_state(*nodes: str) -> tuple[Site, list[Run]]:
         site.slurm.add_job(f"7{node}", nodes=[node])
         run = site.begin(site.lose_gpu(node))
         runs.append(site.play(run, until=waits_for_jobs))
-        assert site.slurm.nodes((node,))[node].is_draining
+        assert site.slurm.read_nodes((node,))[node].is_draining
     site.now += 3 * HOUR
     site.slurm.lose_state(site.now - timedelta(minutes=1))
     return site, [site.advance(run) for run in runs]
@@ -113,7 +113,7 @@ def test_who_closes_the_breaker_has_the_forgotten_nodes_drained_again() -> None:
     services.abort(other.pk, actor="bob", now=site.now)
     services.close_breaker("StateSaveLocation was lost", actor="bob", now=site.now)
     run = site.advance(run)
-    nodes = site.slurm.nodes()
+    nodes = site.slurm.read_nodes()
     assert nodes["gn001"].is_draining
     assert not nodes["gn002"].is_draining, "its run was aborted: it stays in service"
     site.slurm.finish_job("7gn001")
@@ -131,5 +131,5 @@ def test_one_node_that_is_back_while_others_are_still_drained_was_resumed_by_a_p
     site.slurm.human_resume("gn001")
     site.now += timedelta(minutes=1)
     run = site.advance(runs[0])
-    assert run.state == RunState.ABORTED, (run.waiting_for, site.slurm.nodes())
+    assert run.state == RunState.ABORTED, (run.waiting_for, site.slurm.read_nodes())
     assert not Breaker.objects.exists()

@@ -83,7 +83,7 @@ def acts(site: Site) -> list[str]:
 
 def test_a_drain_that_ours_has_written_over_is_put_back_with_its_words_and_the_run_stops() -> None:
     site, run = play("State=DRAIN", seconds=2)
-    node = site.slurm.nodes(("gn001",))["gn001"]
+    node = site.slurm.read_nodes(("gn001",))["gn001"]
     assert run.state == RunState.ABORTED
     assert acts(site) == ["drain", "drain"], "ours, and theirs again: no reboot, no resume"
     assert node.is_draining
@@ -97,14 +97,14 @@ def test_a_drain_within_the_same_second_is_known_by_its_user_though_its_words_ar
     site, run = play("State=DRAIN", seconds=0)
     assert run.state == RunState.ABORTED
     assert acts(site) == ["drain", "drain"]
-    assert "ask bob" in site.slurm.nodes(("gn001",))["gn001"].reason
+    assert "ask bob" in site.slurm.read_nodes(("gn001",))["gn001"].reason
     assert "with words that are lost" in run.outcome
 
 
 @pytest.mark.parametrize("seconds", [0, 2])
 def test_a_drain_that_our_resume_has_undone_is_put_back(seconds: int) -> None:
     site, run = play("State=RESUME", seconds=seconds)
-    node = site.slurm.nodes(("gn001",))["gn001"]
+    node = site.slurm.read_nodes(("gn001",))["gn001"]
     assert acts(site) == ["drain", "reboot", "resume", "drain"]
     assert node.is_draining
     assert node.reason.startswith(THEIRS)
@@ -146,14 +146,14 @@ def play_after_resume(after: Callable[[Site], None]) -> Site:
 
 def test_a_drain_that_our_resume_has_undone_is_put_back_on_a_node_that_has_crashed_since() -> None:
     site = play_after_resume(lambda site: site.slurm.switch_off("gn001"))
-    node = site.slurm.nodes(("gn001",))["gn001"]
+    node = site.slurm.read_nodes(("gn001",))["gn001"]
     assert (node.base, node.is_draining) == ("DOWN", True)
     assert node.reason.startswith(THEIRS)
 
 
 def test_a_drain_that_our_resume_has_undone_is_put_back_though_another_asks_for_a_reboot() -> None:
     site = play_after_resume(lambda site: site.slurm.human_reboot("gn001"))
-    node = site.slurm.nodes(("gn001",))["gn001"]
+    node = site.slurm.read_nodes(("gn001",))["gn001"]
     assert node.is_draining
     assert node.reason.startswith(THEIRS)
     assert "cancel_reboot" not in acts(site), "theirs"
@@ -178,18 +178,18 @@ def test_what_a_person_adds_to_our_reason_before_it_is_read_back_is_theirs() -> 
     site = Site(nodes=2)
 
     def note() -> None:
-        reason = site.slurm.nodes(("gn001",))["gn001"].reason
+        reason = site.slurm.read_nodes(("gn001",))["gn001"].reason
         site.slurm.update("gn001", "", f"{reason} -- {THEIRS}", user="bob")
 
     run = play_on(site, Afterwards(site, note))
     assert acts(site) == ["drain"]
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.endswith(f" -- {THEIRS}")
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.endswith(f" -- {THEIRS}")
     assert "Kintsugi leaves it alone while that stands" in run.waiting_for
 
 
 def test_what_is_put_back_is_a_persons_for_every_later_run() -> None:
     site, run = play("State=DRAIN", seconds=2)
-    node = site.slurm.nodes(("gn001",))["gn001"]
+    node = site.slurm.read_nodes(("gn001",))["gn001"]
     known = ownership.load_written(run.facts)
     assert ownership.get_owner(node, run.incident_id, known) is Owner.PERSON
 
@@ -245,7 +245,7 @@ def test_whoever_speaks_while_a_persons_words_are_put_back_has_theirs_put_back_t
     shell = Meanwhile(site, word, drains_once_more(site, THEIRS), drains_once_more(site, second))
     play_on(site, shell)
     assert shell.times == 2
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(second)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith(second)
 
 
 def test_a_drain_that_our_resume_has_undone_is_put_back_though_slurm_had_replaced_our_reason() -> (
@@ -261,7 +261,7 @@ def test_a_drain_that_our_resume_has_undone_is_put_back_though_slurm_had_replace
         drains_once_more(site, THEIRS)()
 
     play_on(site, Meanwhile(site, "State=RESUME", both))
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
 
 
 def test_a_drain_that_our_resume_has_undone_is_put_back_though_slurm_had_appended_to_ours() -> None:
@@ -273,7 +273,7 @@ def test_a_drain_that_our_resume_has_undone_is_put_back_though_slurm_had_appende
     site.slurm.human_reboot("gn001")
     site.now += timedelta(minutes=2)
     run = site.advance(run)
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.endswith(" : reboot issued")
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.endswith(" : reboot issued")
     incidents.act(run.incident_id, Trigger.RESOLVE, actor="bob", note="reseated", now=site.now)
 
     def person() -> None:
@@ -284,7 +284,7 @@ def test_a_drain_that_our_resume_has_undone_is_put_back_though_slurm_had_appende
     shell = Meanwhile(site, "State=RESUME", person)
     play_on(site, shell, run=run)
     assert shell.times == 1
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
 
 
 def test_a_run_that_is_aborted_right_after_its_drain_looks_all_the_same() -> None:
@@ -299,7 +299,7 @@ def test_a_run_that_is_aborted_right_after_its_drain_looks_all_the_same() -> Non
     site.now = max(site.now, run.wake_at)
     run = site.advance(run)
     assert run.state == RunState.ABORTED
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
 
 
 class Killed(BaseException):
@@ -341,7 +341,7 @@ def test_a_drain_that_comes_after_its_run_was_aborted_is_told_and_puts_a_persons
     run = site.advance(run)
     assert run.state == RunState.ABORTED
     assert acts(site) == ["drain", "drain"]
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -390,7 +390,7 @@ def test_words_that_could_not_be_put_back_at_once_are_put_back_later() -> None:
     shell = Deaf(site, "State=DRAIN", drains_once_more(site, THEIRS))
     play_on(site, shell)
     assert not shell.is_deaf
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
 
 
 def test_a_silent_slurmdbd_holds_a_run_up_for_seconds_only() -> None:
@@ -420,13 +420,13 @@ def test_a_node_that_a_person_resumed_after_the_drain_of_a_worker_that_died_is_l
     with pytest.raises(Killed):
         turn.advance(run.pk, now=site.now, world=site.world, at=dies_after_its_act)
     site.slurm.human_resume("gn001")
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith("kintsugi:")
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith("kintsugi:")
     site.now += LEASE + timedelta(seconds=1)
     run = site.play(run)
     assert run.state == RunState.FAILED
     assert "was resumed by a person since" in run.outcome
     assert acts(site) == ["drain"]
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_out
 
 
 def test_the_accounts_tell_of_the_drain_of_a_worker_that_died_and_of_the_resume_after_it() -> None:
@@ -436,7 +436,7 @@ def test_the_accounts_tell_of_the_drain_of_a_worker_that_died_and_of_the_resume_
         turn.advance(run.pk, now=site.now, world=site.world, at=dies_after_its_act)
     site.now += timedelta(seconds=3)
     site.slurm.human_resume("gn001")
-    assert site.slurm.nodes(("gn001",))["gn001"].reason == ""
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason == ""
     site.now += LEASE + timedelta(seconds=1)
     run = site.play(run)
     assert run.state == RunState.FAILED
@@ -497,7 +497,7 @@ def test_the_drain_of_a_later_run_of_ours_is_not_put_back_as_a_persons() -> None
     site.now = max(site.now, run.wake_at)
     site.advance(run)
     assert acts(site) == ["drain", "reboot", "resume", "drain"]
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
 
 
 class AfterCancel(CommandShell):
@@ -539,7 +539,7 @@ def test_a_drain_that_comes_while_our_reboot_is_cancelled_stands_in_the_end(
     shell = AfterCancel(site, programs, person)
     play_on(site, shell)
     assert "reboot" in acts(site)
-    node = site.slurm.nodes(("gn001",))["gn001"]
+    node = site.slurm.read_nodes(("gn001",))["gn001"]
     assert node.is_draining
     assert node.reason.startswith(THEIRS)
 
@@ -566,7 +566,7 @@ def test_a_drain_that_comes_while_our_reboot_is_cancelled_stands_though_the_work
         site.now += timedelta(seconds=5)
         with contextlib.suppress(Killed):
             turn.advance(run.pk, now=site.now, world=site.world, at=reach)
-    node = site.slurm.nodes(("gn001",))["gn001"]
+    node = site.slurm.read_nodes(("gn001",))["gn001"]
     assert died == 1
     assert node.is_draining
     assert node.reason.startswith(THEIRS)
@@ -589,7 +589,7 @@ def test_a_drain_that_a_worker_that_died_has_written_over_is_put_back_though_nob
     for _ in range(12):
         site.now += timedelta(seconds=6)
         run = site.advance(run)
-    node = site.slurm.nodes(("gn001",))["gn001"]
+    node = site.slurm.read_nodes(("gn001",))["gn001"]
     assert run.finished_at is not None
     assert node.is_draining
     assert node.reason.startswith(THEIRS)
@@ -615,4 +615,4 @@ def test_a_drain_that_ours_has_written_over_is_put_back_though_the_run_is_paused
         run = site.advance(run)
     assert run.state == RunState.ABORTED
     assert acts(site) == ["drain", "drain"]
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith(THEIRS)

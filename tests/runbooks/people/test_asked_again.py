@@ -106,6 +106,8 @@ def test_each_shipped_runbook_asks_about_jobs_in_the_end(fault_type: str, kind: 
     for book in library.read_folders(None).values():
         for planned in (one for one in book.steps if one.step.name == "wait_for_jobs"):
             facts = {"drained_at": format_iso(site.now)}
-            waiting = planned.step.blocked(replace(context, params=planned.params, facts=facts))
+            waiting = planned.step.find_obstacle(
+                replace(context, params=planned.params, facts=facts)
+            )
             assert isinstance(waiting, Wait), book.name
             assert (bool(waiting.ask), waiting.kind) == (True, kind), book.name

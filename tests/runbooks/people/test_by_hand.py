@@ -34,7 +34,7 @@ def test_run_that_a_person_asks_for_begins_at_once_and_says_who() -> None:
         == f"Run {run.pk}, drain and ask, on gn001 is started by alice. I will look."
     )
     site.play(run)
-    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
 
 
 def test_run_that_a_person_asks_for_touches_nothing_in_shadow() -> None:

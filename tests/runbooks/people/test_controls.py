@@ -90,7 +90,7 @@ def test_aborted_run_leaves_the_node_drained_and_says_who_must_look() -> None:
     assert run.state == RunState.ABORTED
     assert incident.state == State.OPEN
     assert incident.needs_human == "Resume gn001 when it is well, and resolve the incident."
-    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
     assert "is aborted by alice. I do it by hand. gn001 stays drained." in site.story(incident)[-1]
     assert site.start() == []
 
@@ -261,7 +261,7 @@ def test_run_that_a_person_takes_over_ends_and_the_incident_is_theirs() -> None:
     run.refresh_from_db()
     incident.refresh_from_db()
     assert (run.state, incident.state) == (RunState.ABORTED, State.ACKNOWLEDGED)
-    assert site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
     assert any("taken over by alice. I am at the rack" in line for line in site.story(incident))
     site.now += timedelta(days=1)
     assert site.start() == []

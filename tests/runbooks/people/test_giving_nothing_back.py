@@ -27,7 +27,7 @@ def acts(site: Site) -> list[str]:
 
 
 def is_out(site: Site, node: str = "gn001") -> bool:
-    return site.slurm.nodes()[node].is_draining
+    return site.slurm.read_nodes()[node].is_draining
 
 
 def keep(site: Site) -> str:
@@ -56,7 +56,7 @@ def test_a_run_that_holds_a_node_ends_and_the_node_stays_drained_for_a_person() 
     site.play(run, limit=timedelta(hours=1))
     assert acts(site) == before
     assert is_out(site)
-    assert "kintsugi:" in site.slurm.nodes()["gn001"].reason
+    assert "kintsugi:" in site.slurm.read_nodes()["gn001"].reason
     incident.refresh_from_db()
     assert incident.needs_human.startswith("Resume gn001 when it is well")
     assert any(WHY in line for line in site.story(incident))

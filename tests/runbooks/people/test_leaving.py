@@ -67,7 +67,7 @@ def drained_site() -> tuple[Site, Run]:
 
 
 def state_of(site: Site, node: str = NODE) -> NodeState:
-    return site.slurm.nodes((node,))[node]
+    return site.slurm.read_nodes((node,))[node]
 
 
 def leave(site: Site, *give_back: str, world: World | None = None) -> list[Left]:
@@ -281,12 +281,12 @@ def commanded(
 @pytest.mark.django_db
 def test_without_yes_it_lists_and_changes_nothing(commanded: tuple[Site, Run]) -> None:
     site, run = commanded
-    before = site.slurm.nodes()
+    before = site.slurm.read_nodes()
     said = call("--give-back", NODE)
     assert "Nothing is done without --yes" in said
     assert f"Run {run.pk} (drain_reboot_verify on gn001) ends where it is." in said
     assert "is given back." in said
-    assert site.slurm.nodes() == before
+    assert site.slurm.read_nodes() == before
     assert not StopSwitch.objects.exists()
     run.refresh_from_db()
     assert run.finished_at is None

@@ -72,15 +72,17 @@ def rows_with(name: str) -> Iterator[str]:
 @pytest.mark.parametrize("step", ["wait_for_jobs", "confirm_on_node", "reboot", "verify"])
 def test_a_run_under_way_ends_well_under_the_new_name(step: str) -> None:
     site, run = under_way(step)
-    reason = site.slurm.nodes((OLD,))[OLD].reason.split(" : ")[0]
+    reason = site.slurm.read_nodes((OLD,))[OLD].reason.split(" : ")[0]
     rename_in_slurm(site)
-    assert not site.slurm.nodes((NEW,))[NEW].is_out, "Slurm keeps no drain for a name that is gone"
+    assert not site.slurm.read_nodes((NEW,))[NEW].is_out, (
+        "Slurm keeps no drain for a name that is gone"
+    )
     outcome = rename(site)
     assert isinstance(outcome, Controlled), outcome
-    assert site.slurm.nodes((NEW,))[NEW].reason == reason
+    assert site.slurm.read_nodes((NEW,))[NEW].reason == reason
     run = site.play(run)
     assert run.state == RunState.SUCCEEDED, run.outcome
-    assert not site.slurm.nodes((NEW,))[NEW].is_out
+    assert not site.slurm.read_nodes((NEW,))[NEW].is_out
     assert site.slurm.reboots(OLD) + site.slurm.reboots(NEW) == 1
     assert Run.objects.count() == 1
 
@@ -159,20 +161,20 @@ def test_a_worker_that_was_at_the_run_stores_nothing_more() -> None:
 def test_a_drain_that_an_ended_run_has_left_stands_under_the_new_name() -> None:
     site = Site(nodes=3)
     run = site.play(site.begin(site.lose_gpu(is_dead=True)))
-    shadow_log.record_external_acts(site.slurm.nodes(), site.now)
-    shadow_log.record_external_acts(site.slurm.nodes(), site.now)
+    shadow_log.record_external_acts(site.slurm.read_nodes(), site.now)
+    shadow_log.record_external_acts(site.slurm.read_nodes(), site.now)
     assert run.finished_at is not None
-    reason = site.slurm.nodes((OLD,))[OLD].reason.split(" : ")[0]
+    reason = site.slurm.read_nodes((OLD,))[OLD].reason.split(" : ")[0]
     rename_in_slurm(site)
     assert isinstance(rename(site), Controlled)
-    assert site.slurm.nodes((NEW,))[NEW].reason == reason
+    assert site.slurm.read_nodes((NEW,))[NEW].reason == reason
 
 
 def test_a_persons_drain_is_theirs_to_write_anew() -> None:
     site = Site(nodes=3)
-    shadow_log.record_external_acts(site.slurm.nodes(), site.now)
+    shadow_log.record_external_acts(site.slurm.read_nodes(), site.now)
     site.slurm.human_drain(OLD, "bob: hands inside")
-    shadow_log.record_external_acts(site.slurm.nodes(), site.now)
+    shadow_log.record_external_acts(site.slurm.read_nodes(), site.now)
     rename_in_slurm(site)
     outcome = rename(site)
     assert isinstance(outcome, ControlRefused)

@@ -29,7 +29,7 @@ def drained_site() -> tuple[Site, Run]:
     """A run that has drained gn001 and waits."""
     site = Site(nodes=3)
     run = site.begin(site.lose_gpu())
-    while not site.world.slurm.nodes(("gn001",))["gn001"].is_draining:
+    while not site.world.slurm.read_nodes(("gn001",))["gn001"].is_draining:
         site.advance(run)
     return site, run
 
@@ -45,11 +45,11 @@ def test_the_stop_switch_stands_afterwards_and_once() -> None:
 
 def test_unfinished_runs_end_and_their_nodes_stay_as_they_are() -> None:
     site, run = drained_site()
-    before = site.world.slurm.nodes()
+    before = site.world.slurm.read_nodes()
     assert follow(site).withdrawn == (run.pk,)
     run.refresh_from_db()
     assert (run.state, run.wake_at, run.leased_until) == (RunState.WITHDRAWN, None, None)
-    assert site.world.slurm.nodes() == before
+    assert site.world.slurm.read_nodes() == before
     incident = Incident.objects.get()
     assert incident.state != State.REPAIRING
     assert "Look at gn001" in incident.needs_human
@@ -85,7 +85,7 @@ def test_drains_of_the_lost_time_are_listed_and_those_of_known_runs_are_not() ->
 
 
 class Unreachable:
-    def nodes(self, names: object = ()) -> None:
+    def read_nodes(self, names: object = ()) -> None:
         raise SlurmError("sinfo: Unable to contact slurm controller")
 
 

@@ -39,7 +39,7 @@ class Printing(OneByOne):
         return self.output
 
 
-def asked(shell: Printing, verb: str = "state", node: Target = NODE) -> object:
+def asked(shell: Printing, verb: str = "read_state", node: Target = NODE) -> object:
     return getattr(IpmiPower(ACCESS, shell_of=shell.made), verb)(node)
 
 
@@ -107,7 +107,7 @@ def test_off_that_is_off_already_is_no_error() -> None:
     )
     asked(Printing(stderr=words, status=1), "turn_off")
     with pytest.raises(PowerRefusal):
-        asked(Printing(stderr=words, status=1), "state")
+        asked(Printing(stderr=words, status=1), "read_state")
 
 
 def test_an_ipmitool_that_hangs_or_is_missing_is_told() -> None:

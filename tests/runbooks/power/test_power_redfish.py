@@ -127,9 +127,10 @@ def test_the_system_is_chosen_by_the_nodes_serial_where_a_service_has_several() 
         system("DGX", SerialNumber="N1"),
     )
     with serving(boards) as service:
-        assert redfish().state(machine("gn001", service.url, serial="N1")) is PowerState.ON
+        assert redfish().read_state(machine("gn001", service.url, serial="N1")) is PowerState.ON
         assert (
-            redfish(system="HGX_Baseboard_0").state(machine("gn001", service.url)) is PowerState.OFF
+            redfish(system="HGX_Baseboard_0").read_state(machine("gn001", service.url))
+            is PowerState.OFF
         )
 
 
@@ -246,12 +247,12 @@ def test_a_board_that_does_not_say_whether_it_is_on_is_neither(shown: object) ->
         serving(documents(system(PowerState=shown))) as service,
         pytest.raises(PowerError, match="does not say whether power is on"),
     ):
-        redfish().state(machine("gn001", service.url))
+        redfish().read_state(machine("gn001", service.url))
 
 
 def test_a_board_on_its_way_is_changing_and_is_not_asked_again() -> None:
     with serving(documents(system(PowerState="PoweringOff"))) as service:
-        assert redfish().state(machine("gn001", service.url)) is PowerState.CHANGING
+        assert redfish().read_state(machine("gn001", service.url)) is PowerState.CHANGING
         redfish().turn_off(machine("gn001", service.url))
         assert service.posts == []
 
@@ -269,7 +270,7 @@ def test_no_link_leads_the_password_to_another_machine() -> None:
     }  # type: ignore[arg-type]
     with serving(root) as service:
         with pytest.raises(PowerRefusal, match="shows 0 systems"):
-            redfish().state(machine("gn001", service.url))
+            redfish().read_state(machine("gn001", service.url))
         assert service.asked == ["/redfish/v1/", "/redfish/v1/Systems"]
 
 
@@ -278,7 +279,7 @@ def test_no_link_leads_the_password_to_another_machine() -> None:
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(PowerRefusal, match="expected an address such as") as raised:
-        redfish().state(machine("gn001", address))
+        redfish().read_state(machine("gn001", address))
     assert "hush" not in str(raised.value)
 
 
@@ -286,7 +287,7 @@ def test_the_password_is_not_shown_over_plain_http_unless_somebody_said_so() -> 
     access = BmcAccess(BmcKind.REDFISH, "kintsugi", "right")
     with serving(documents(system())) as service:
         with pytest.raises(PowerRefusal, match="verify = false") as raised:
-            RedfishPower(access).state(machine("gn001", service.url))
+            RedfishPower(access).read_state(machine("gn001", service.url))
         assert service.asked == []
     assert "right" not in str(raised.value)
 
@@ -313,15 +314,15 @@ def test_a_certificate_is_verified_unless_somebody_said_otherwise(tmp_path: Path
     try:
         node = machine("gn001", emulator.start().url)
         with pytest.raises(PowerRefusal, match="certificate is not trusted"):
-            RedfishPower(BmcAccess(BmcKind.REDFISH, "kintsugi", "x")).state(node)
+            RedfishPower(BmcAccess(BmcKind.REDFISH, "kintsugi", "x")).read_state(node)
         known = BmcAccess(BmcKind.REDFISH, "kintsugi", "x", ca_file=str(certificate))
         unverified = BmcAccess(BmcKind.REDFISH, "kintsugi", "x", verify=False)
         for access in (known, unverified):
-            assert RedfishPower(access).state(node) is PowerState.ON
+            assert RedfishPower(access).read_state(node) is PowerState.ON
         with pytest.raises(PowerRefusal, match="cannot be read"):
             RedfishPower(
                 BmcAccess(BmcKind.REDFISH, "k", "x", ca_file=str(tmp_path / "gone"))
-            ).state(node)
+            ).read_state(node)
     finally:
         emulator.remove()
 

@@ -20,7 +20,7 @@ def site(db: None) -> Site:
 
 
 def _look(site: Site) -> int:
-    return shadow_log.record_external_acts(site.slurm.nodes(), site.now)
+    return shadow_log.record_external_acts(site.slurm.read_nodes(), site.now)
 
 
 def test_what_kintsugi_does_itself_is_no_persons_act() -> None:
@@ -42,7 +42,10 @@ def test_a_node_seen_for_the_first_time_tells_of_no_act(site: Site) -> None:
 def test_a_drain_of_slurms_under_another_name_of_its_user_is_no_persons_act(site: Site) -> None:
     _look(site)
     site.slurm.human_drain("gn002", "Kill task failed", user="hpcadmin")
-    assert shadow_log.record_external_acts(site.slurm.nodes(), site.now, slurm_user="hpcadmin") == 0
+    assert (
+        shadow_log.record_external_acts(site.slurm.read_nodes(), site.now, slurm_user="hpcadmin")
+        == 0
+    )
 
 
 FEWER = "gres/gpu count reported lower than configured (7 < 8)"
@@ -88,7 +91,7 @@ def test_words_that_a_person_added_to_ours_are_known_when_slurm_has_replaced_the
     run = site.play(
         site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "verify"
     )
-    added = f"{site.slurm.nodes(('gn001',))['gn001'].reason} : hands inside"
+    added = f"{site.slurm.read_nodes(('gn001',))['gn001'].reason} : hands inside"
     site.slurm.human_drain("gn001", added)
     _look(site)
     site.slurm.slurm_drain("gn001", "reboot issued")

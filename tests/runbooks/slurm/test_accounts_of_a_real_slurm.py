@@ -195,7 +195,7 @@ class Past:
 
     def told(self, end: str) -> list[JobRecord]:
         """All that is told of the job that ended so, the start after a requeue left out."""
-        records = self.site.slurm.recent_jobs(HOUR).records
+        records = self.site.slurm.read_recent_jobs(HOUR).records
         return [one for one in records if one.job_id == self.jobs[end] and one.ended_at is not None]
 
 
@@ -260,7 +260,7 @@ def test_accounts_tell_how_a_job_ended_when_slurmctld_has_forgotten_it(
 
 
 def test_accounts_that_answer_are_said_to_have_told(past: Past) -> None:
-    told = past.site.slurm.recent_jobs(HOUR)
+    told = past.site.slurm.read_recent_jobs(HOUR)
     assert (told.accounts, told.complaint) == (Accounts.TOLD, "")
 
 
@@ -328,7 +328,9 @@ def test_nothing_is_lost_when_slurmdbd_is_down_while_jobs_end(
 
 
 def _accounted(site: RealSite) -> set[str]:
-    return {one.job_id for one in site.slurm.recent_jobs(HOUR).records if one.ended_at is not None}
+    return {
+        one.job_id for one in site.slurm.read_recent_jobs(HOUR).records if one.ended_at is not None
+    }
 
 
 @on_a_real_one
@@ -343,7 +345,7 @@ def test_a_dead_database_behind_slurmdbd_is_said_and_jobs_are_known_all_the_same
     )
     accounts.database.stop()
     try:
-        told = real_site.slurm.recent_jobs(HOUR)
+        told = real_site.slurm.read_recent_jobs(HOUR)
     finally:
         accounts.database.start()
         accounts.revive()
@@ -395,14 +397,14 @@ def test_a_row_that_a_user_writes_into_a_comment_is_no_job_of_another(real_site:
         for between in ("|", "\x1f")
     )
     job = real_site.start_job(("gn001",), comment=f"x\n{forged}\n")
-    others = {one.job_id for one in real_site.slurm.jobs("gn001")} & {"17", "18"}
-    assert job in {one.job_id for one in real_site.slurm.jobs("gn001")}
+    others = {one.job_id for one in real_site.slurm.list_jobs("gn001")} & {"17", "18"}
+    assert job in {one.job_id for one in real_site.slurm.list_jobs("gn001")}
     real_site.exit(job, 0)
     real_site.forget({"COMPLETED": job})
     real_site.daemons.wait_until(
         lambda: job in _accounted(real_site), what="the accounts tell the job"
     )
-    told = real_site.slurm.recent_jobs(HOUR).records
+    told = real_site.slurm.read_recent_jobs(HOUR).records
     assert [one.user for one in told if one.job_id == job] == [real_site.user]
     assert not others
     assert "bob" not in {one.user for one in told}

@@ -48,7 +48,7 @@ def running_on(slurm: ScontrolWriter, number: str) -> tuple[str, ...]:
 
 
 def find(slurm: ScontrolWriter, number: str) -> SlurmJob:
-    job = slurm._job_of_id(number)
+    job = slurm._find_job_by_id(number)
     assert job is not None
     return job
 
@@ -110,7 +110,10 @@ def test_the_other_tasks_of_an_array_keep_their_list(daemons: SlurmDaemons) -> N
     until(lambda: running_on(slurm, array) != ())
     (node,) = running_on(slurm, array)
     other = next(
-        job.job_id for name in NODES for job in slurm.jobs(name) if job.task and job.job_id != array
+        job.job_id
+        for name in NODES
+        for job in slurm.list_jobs(name)
+        if job.task and job.job_id != array
     )
     slurm.requeue(array)
     assert slurm.exclude_node(array, node)

@@ -42,7 +42,7 @@ def lose_gpu(slurm: SlurmDaemons) -> None:
 
 def see(slurm: SlurmDaemons) -> None:
     """What the minute's look at Slurm keeps."""
-    shadow_log.record_external_acts(real_client(slurm).nodes(), datetime.now(UTC))
+    shadow_log.record_external_acts(real_client(slurm).read_nodes(), datetime.now(UTC))
 
 
 def test_a_node_in_service_is_drained_by_slurm_itself(tmp_path: Path) -> None:

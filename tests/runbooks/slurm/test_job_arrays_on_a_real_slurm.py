@@ -46,7 +46,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def running(slurm: ScontrolWriter) -> dict[str, SlurmJob]:
     """Jobs that run, by id."""
-    found = (slurm.jobs(node) for node in ("gn001", "gn002"))
+    found = (slurm.list_jobs(node) for node in ("gn001", "gn002"))
     return {job.job_id: job for jobs in found for job in jobs if job.state == "RUNNING"}
 
 

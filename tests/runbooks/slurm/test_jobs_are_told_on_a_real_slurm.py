@@ -56,7 +56,7 @@ def test_a_jobs_gpus_and_partition_are_known_however_it_asked(
 ) -> None:
     node = take_node()
     job = submit(slurm_daemons, node, tmp_path / "out", "sleep 600", *words)
-    (found,) = real_client(slurm_daemons).jobs(node)
+    (found,) = real_client(slurm_daemons).list_jobs(node)
     assert (found.job_id, found.gpus_per_node, found.partition) == (job, 2, "gpu")
     slurm_daemons.command("scancel", job)
 

@@ -89,11 +89,13 @@ def test_gpus_of_a_job_are_known_however_it_asked_for_them(
     job_id = slurm_daemons.command(*wanted, "--wrap=sleep 600").strip()
     slurm = real_client(slurm_daemons)
     slurm_daemons.wait_until(
-        lambda: any(job.job_id == job_id for job in slurm.recent_jobs(timedelta(hours=1)).records),
+        lambda: any(
+            job.job_id == job_id for job in slurm.read_recent_jobs(timedelta(hours=1)).records
+        ),
         what="the job runs",
     )
     (found,) = (
-        job for job in slurm.recent_jobs(timedelta(hours=1)).records if job.job_id == job_id
+        job for job in slurm.read_recent_jobs(timedelta(hours=1)).records if job.job_id == job_id
     )
     assert found.gpus == gpus
 
@@ -115,7 +117,7 @@ def test_a_job_that_is_held_depends_on_another_or_begins_in_years_keeps_no_node(
         ),
         what="the job waits for nodes",
     )
-    demands = {one.job_id: one for one in slurm.demands() if one.nodes == 40}
+    demands = {one.job_id: one for one in slurm.list_demands() if one.nodes == 40}
     soon = datetime.now(UTC) + room.STARTS_SOON
     assert demands.pop(waiting)
     (begins_later,) = demands.values()

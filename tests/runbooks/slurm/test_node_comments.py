@@ -55,7 +55,7 @@ class Noted:
 
     @property
     def comment(self) -> str:
-        return self.writer.nodes((self.node,))[self.node].comment
+        return self.writer.read_nodes((self.node,))[self.node].comment
 
     def type(self, comment: str) -> None:
         words = ("scontrol", "update", f"NodeName={self.node}", f"Comment={comment}")
@@ -125,7 +125,7 @@ def test_a_drain_that_is_handed_to_people_names_no_incident_of_ours(noted: Noted
 def test_ours_is_removed_where_somebody_else_has_the_node(noted: Noted) -> None:
     noted.writer.drain(noted.node, _REASON)
     noted.writer.remove_comment(noted.node)
-    state = noted.writer.nodes((noted.node,))[noted.node]
+    state = noted.writer.read_nodes((noted.node,))[noted.node]
     assert (state.comment, state.reason, state.is_draining) == ("", _REASON, True)
     updates = noted.shell.count_updates()
     noted.writer.remove_comment(noted.node)
@@ -148,6 +148,6 @@ def test_a_slurm_that_might_refuse_the_whole_update_is_given_none(
     version: str, is_given: bool
 ) -> None:
     memory = MemorySlurm({"gn001": ["gpu"]}, cluster_name=CLUSTER, now=lambda: NOW)
-    state = memory.nodes(("gn001",))["gn001"]
+    state = memory.read_nodes(("gn001",))["gn001"]
     words = node_comments.get_words(state, _REASON, _AT, {"SLURM_VERSION": version})
     assert words == ((f"Comment={_OURS}",) if is_given else ())

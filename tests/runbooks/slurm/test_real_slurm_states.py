@@ -68,7 +68,7 @@ def a_slurm(
 
 def look(daemons: SlurmDaemons) -> NodeState:
     node = daemons.nodes[0]
-    return real_client(daemons).nodes((node,))[node]
+    return real_client(daemons).read_nodes((node,))[node]
 
 
 def a_run(daemons: SlurmDaemons) -> tuple[RealSite, Run, Incident]:
@@ -195,7 +195,7 @@ def test_job_whose_processes_cannot_be_ended_calls_for_power(tmp_path: Path) -> 
         )
         site, run, _ = a_run(daemons)
         daemons.wait_until(
-            lambda: bool(site.world.slurm.jobs("gn001")), what="the job is on the node"
+            lambda: bool(site.world.slurm.list_jobs("gn001")), what="the job is on the node"
         )
         site.play_until(run.pk, lambda run: run.plan[run.step]["step"] == "wait_for_jobs")
         stepd = descendants_named(os.getpid(), f"slurmstepd: [{job.strip()}.")
@@ -219,7 +219,7 @@ def test_job_moves_elsewhere_when_its_owner_agrees(tmp_path: Path) -> None:
         job = daemons.command("sbatch", *words).strip()
         site, run, _ = a_run(daemons)
         daemons.wait_until(
-            lambda: bool(site.world.slurm.jobs("gn001")), what="the job is on the node"
+            lambda: bool(site.world.slurm.list_jobs("gn001")), what="the job is on the node"
         )
         site.play_until(run.pk, lambda run: "1 job is still on gn001" in run.waiting_for)
         daemons.command("scontrol", "update", f"JobId={job}", "Comment=kintsugi=requeue")
@@ -240,7 +240,7 @@ def test_run_goes_on_when_slurmctld_comes_back_from_hanging_and_from_its_death(
         (controller,) = descendants_named(os.getpid(), "/usr/sbin/slurmctld")
         os.kill(controller, signal.SIGSTOP)
         with pytest.raises(SlurmError):
-            site.world.slurm.nodes(("gn001",))
+            site.world.slurm.read_nodes(("gn001",))
         site.advance(run.pk)
         assert "Kintsugi looks again" in Run.objects.get(pk=run.pk).waiting_for
         os.kill(controller, signal.SIGCONT)
@@ -341,7 +341,7 @@ def test_run_stops_and_asks_when_its_node_is_gone_from_slurm_conf(tmp_path: Path
 
 def _answers(daemons: SlurmDaemons) -> bool:
     try:
-        return "gn002" in real_client(daemons).nodes()
+        return "gn002" in real_client(daemons).read_nodes()
     except SlurmError:
         return False
 

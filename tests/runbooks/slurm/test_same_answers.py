@@ -125,7 +125,7 @@ class Both:
             "cancel": lambda dice: self._give("scontrol", "cancel_reboot", node),
             "boot": lambda dice: self._boot(node),
         }
-        state = self.in_memory.nodes((node,))[node]
+        state = self.in_memory.read_nodes((node,))[node]
         is_off = self.memory.is_off(node)
         is_silent = "NOT_RESPONDING" in shown.flags
         if node in self._jobs:
@@ -146,7 +146,7 @@ class Both:
     def is_lost(self, node: str) -> bool:
         """Resumed while it is switched off: whether its boot then counts as unexpected depends on
         the second in which slurmctld last heard of it."""
-        flags = self.in_memory.nodes((node,))[node].flags
+        flags = self.in_memory.read_nodes((node,))[node].flags
         return self.memory.is_off(node) and "REBOOT_ISSUED" not in flags
 
     def _update(self, node: str, state: str, reason: str = "") -> str:
@@ -157,7 +157,7 @@ class Both:
         return told
 
     def _append(self, node: str) -> str:
-        reason = self.in_memory.nodes((node,))[node].reason
+        reason = self.in_memory.read_nodes((node,))[node].reason
         return self._give(
             "scontrol", "update", f"NodeName={node}", f"Reason={reason} -- bob: keep out"
         )
@@ -207,8 +207,8 @@ def compare(both: Both, seeds: range) -> list[str]:
             told = [*after.pop(node, []), f"seed {seed}"]
             playing[node] = Sequence(node, random.Random(seed), LENGTH, told)
             playing[node].deadline = deadline_in(_SOON)
-        real = both.real.nodes(tuple(playing))
-        in_memory = both.in_memory.nodes(tuple(playing))
+        real = both.real.read_nodes(tuple(playing))
+        in_memory = both.in_memory.read_nodes(tuple(playing))
         for node, sequence in list(playing.items()):
             is_same = Answer.of(real[node]) == Answer.of(in_memory[node])
             is_same &= not sequence.is_booting or sequence.booted_before != real[node].boot_time

@@ -178,7 +178,7 @@ def real_client(daemons: SlurmDaemons, cluster_name: str = CLUSTER) -> ScontrolW
 
 
 def look(site: Site) -> NodeState:
-    return site.slurm.nodes((site.node,))[site.node]
+    return site.slurm.read_nodes((site.node,))[site.node]
 
 
 def wait_for(site: Site, condition: Callable[[NodeState], bool]) -> NodeState:
@@ -200,7 +200,7 @@ def lose_lease() -> None:
 def test_what_a_check_raises_keeps_the_act_from_the_node(site: Site) -> None:
     before = look(site)
     with pytest.raises(LeaseLost):
-        site.slurm.checked_by(lose_lease).drain(site.node, "kintsugi:1 x: y", as_seen=before)
+        site.slurm.with_check(lose_lease).drain(site.node, "kintsugi:1 x: y", as_seen=before)
     assert look(site) == before
 
 
@@ -208,7 +208,7 @@ def test_what_a_check_raises_keeps_the_act_from_jobs_reservations_and_partitions
     site: Site,
 ) -> None:
     job = site.start_job()
-    late = site.slurm.checked_by(lose_lease)
+    late = site.slurm.with_check(lose_lease)
     nodes, hour = [site.node], timedelta(hours=1)
     acts: list[Callable[[], object]] = [
         lambda: late.requeue(job),
@@ -222,11 +222,11 @@ def test_what_a_check_raises_keeps_the_act_from_jobs_reservations_and_partitions
     for act in acts:
         with pytest.raises(LeaseLost):
             act()
-    running = site.slurm.jobs(site.node)
+    running = site.slurm.list_jobs(site.node)
     assert [found.state for found in running] == ["RUNNING"]
-    assert not [row for row in site.slurm.reservations() if row.name.endswith("late")]
-    assert site.slurm.job("late") is None
-    assert any(site.node in members for members in site.slurm.partitions().values())
+    assert not [row for row in site.slurm.list_reservations() if row.name.endswith("late")]
+    assert site.slurm.find_job("late") is None
+    assert any(site.node in members for members in site.slurm.read_partitions().values())
     site.cancel_job(job)
 
 
@@ -238,9 +238,9 @@ def test_reservations_are_told_with_nodes_flags_and_times_in_utc(
     )  # of the process: nothing that is read may depend on it
     site.reserve("maint_1", "MAINT,IGNORE_JOBS")
     site.reserve("course", "OVERLAP")
-    found = {one.name: one for one in site.slurm.reservations()}
+    found = {one.name: one for one in site.slurm.list_reservations()}
     site.unreserve("maint_1")
-    left = [one.name for one in site.slurm.reservations()]
+    left = [one.name for one in site.slurm.list_reservations()]
     site.unreserve("course")
     one = found["maint_1"]
     assert (one.nodes, one.is_maintenance, found["course"].is_maintenance) == (
@@ -254,7 +254,7 @@ def test_reservations_are_told_with_nodes_flags_and_times_in_utc(
 
 
 def test_no_reservation_is_told_when_there_is_none(site: Site) -> None:
-    assert site.slurm.reservations() == []
+    assert site.slurm.list_reservations() == []
 
 
 def test_node_is_drained_with_our_reason_when_idle(site: Site) -> None:
@@ -271,9 +271,9 @@ def test_node_is_draining_and_not_drained_when_a_job_runs(site: Site) -> None:
     site.slurm.drain(site.node, "kintsugi:7 gpu.xid.79: lost")
     assert look(site).is_draining
     assert not look(site).is_drained
-    assert [(found.job_id, found.name, found.nodes) for found in site.slurm.jobs(site.node)] == [
-        (job, "a|b=c", (site.node,))
-    ]
+    assert [
+        (found.job_id, found.name, found.nodes) for found in site.slurm.list_jobs(site.node)
+    ] == [(job, "a|b=c", (site.node,))]
     site.slurm.requeue(job)
     wait_for(site, lambda state: state.is_drained)
 
@@ -296,16 +296,18 @@ def test_a_job_is_told_with_its_times_while_it_runs_and_after_it_was_cancelled(s
 
 def of_job(site: Site, job: str) -> JobRecord:
     return next(
-        one for one in site.slurm.recent_jobs(timedelta(hours=1)).records if one.job_id == job
+        one for one in site.slurm.read_recent_jobs(timedelta(hours=1)).records if one.job_id == job
     )
 
 
 def test_a_job_is_told_with_the_nodes_that_it_needs_while_it_runs(site: Site) -> None:
     job = site.start_job()
-    needed = next(demand for demand in site.slurm.demands() if demand.job_id == job)
+    needed = next(demand for demand in site.slurm.list_demands() if demand.job_id == job)
     assert needed == Demand(job, 1, ("gpu",), is_running=True)
     site.cancel_job(job)
-    wait_for(site, lambda state: not any(demand.job_id == job for demand in site.slurm.demands()))
+    wait_for(
+        site, lambda state: not any(demand.job_id == job for demand in site.slurm.list_demands())
+    )
 
 
 def test_no_accounts_are_told_and_jobs_all_the_same_when_a_site_keeps_none(
@@ -314,7 +316,7 @@ def test_no_accounts_are_told_and_jobs_all_the_same_when_a_site_keeps_none(
     if isinstance(site, MemorySite):
         site.memory.keeps_accounts = False
     job = site.start_job()
-    told = site.slurm.recent_jobs(timedelta(hours=1))
+    told = site.slurm.read_recent_jobs(timedelta(hours=1))
     assert (told.accounts, told.complaint) == (Accounts.NONE_KEPT, "")
     assert job in {one.job_id for one in told.records}
 
@@ -339,7 +341,7 @@ def test_node_takes_jobs_again_when_resumed_and_some_slurms_keep_the_reason(site
     site.slurm.drain(site.node, reason)
     site.slurm.resume(site.node)
     state = wait_for(site, lambda state: not state.is_out)
-    version = [int(part) for part in site.slurm.config()["SLURM_VERSION"].split(".")[:2]]
+    version = [int(part) for part in site.slurm.read_config()["SLURM_VERSION"].split(".")[:2]]
     assert state.reason == ("" if clears_reason_on_resume(version) else reason)
 
 
@@ -351,22 +353,22 @@ def test_reason_of_a_person_is_seen_when_they_drain(site: Site) -> None:
 
 def test_unknown_node_is_refused_when_named(site: Site) -> None:
     with pytest.raises(SlurmRefusal, match="nowhere: Slurm knows no such node"):
-        site.slurm.nodes(("nowhere",))
+        site.slurm.read_nodes(("nowhere",))
 
 
 def test_all_nodes_are_listed_when_none_is_named(site: Site) -> None:
-    assert site.node in site.slurm.nodes()
-    assert len(site.slurm.nodes()) >= 2
+    assert site.node in site.slurm.read_nodes()
+    assert len(site.slurm.read_nodes()) >= 2
 
 
 def test_configuration_names_the_cluster(site: Site) -> None:
-    assert site.slurm.config()["ClusterName"] == CLUSTER
-    assert site.slurm.config()["ReturnToService"] == "0"
-    assert site.slurm.config()["RebootProgram"]
+    assert site.slurm.read_config()["ClusterName"] == CLUSTER
+    assert site.slurm.read_config()["ReturnToService"] == "0"
+    assert site.slurm.read_config()["RebootProgram"]
 
 
 def test_access_is_that_of_an_operator_when_root(site: Site) -> None:
-    assert site.slurm.access().is_operator
+    assert site.slurm.read_access().is_operator
 
 
 @pytest.mark.parametrize("act", ["drain", "resume", "reboot"])
@@ -402,7 +404,7 @@ def test_error_says_what_to_do_when_slurmctld_is_down() -> None:
     memory = _memory()
     memory.is_answering = False
     with pytest.raises(SlurmError, match="slurmctld is down or cannot be reached"):
-        ScontrolWriter(CommandShell(memory), _HOST, cluster_name=CLUSTER).nodes()
+        ScontrolWriter(CommandShell(memory), _HOST, cluster_name=CLUSTER).read_nodes()
 
 
 class _Saying(OneByOne):
@@ -437,7 +439,7 @@ def test_error_names_what_went_wrong_when_a_command_fails(
 ) -> None:
     slurm = ScontrolWriter(_Saying(output), _HOST, cluster_name=CLUSTER)
     with pytest.raises(SlurmError, match=words):
-        slurm.config()
+        slurm.read_config()
 
 
 def test_state_is_believed_and_not_the_status_when_a_drain_did_not_take() -> None:

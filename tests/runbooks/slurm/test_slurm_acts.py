@@ -60,8 +60,8 @@ def submit(site: Site, key: str, *argv: str, reservation: str = "") -> str:
 
 
 def ended(site: Site, key: str) -> SlurmJob:
-    until(lambda: (job := site.slurm.job(key)) is not None and job.has_ended)
-    job = site.slurm.job(key)
+    until(lambda: (job := site.slurm.find_job(key)) is not None and job.has_ended)
+    job = site.slurm.find_job(key)
     assert job is not None
     return job
 
@@ -69,24 +69,24 @@ def ended(site: Site, key: str) -> SlurmJob:
 def test_reservation_of_ours_is_made_once_and_taken_away(site: Site, key: str) -> None:
     site.slurm.reserve(key, (site.node,), duration=HOUR)
     site.slurm.reserve(key, (site.node,), duration=HOUR)
-    found = [one for one in site.slurm.reservations() if one.name == f"kintsugi_{key}"]
+    found = [one for one in site.slurm.list_reservations() if one.name == f"kintsugi_{key}"]
     assert [(one.nodes, one.is_maintenance) for one in found] == [((site.node,), True)]
     assert found[0].ends_at - found[0].starts_at == HOUR
     site.slurm.unreserve(key)
     site.slurm.unreserve(key)
-    assert site.slurm.reservations() == []
+    assert site.slurm.list_reservations() == []
 
 
 def test_reservation_begins_at_its_time_when_one_is_given(site: Site, key: str) -> None:
     begins = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=3)
     site.slurm.reserve(key, (site.node,), duration=HOUR, starts_at=begins)
-    found = site.slurm.reservations()
+    found = site.slurm.list_reservations()
     site.slurm.unreserve(key)
     assert [one.starts_at for one in found] == [begins]
 
 
 def test_reservation_is_refused_when_one_of_that_name_has_other_nodes(site: Site, key: str) -> None:
-    other = next(name for name in site.slurm.nodes() if name != site.node)
+    other = next(name for name in site.slurm.read_nodes() if name != site.node)
     site.slurm.reserve(key, (site.node,), duration=HOUR)
     with pytest.raises(SlurmRefusal, match="is there with other nodes"):
         site.slurm.reserve(key, (other,), duration=HOUR)
@@ -99,7 +99,7 @@ def test_reservation_is_refused_when_another_holds_the_node_unless_one_of_them_i
     site.reserve("theirs", "IGNORE_JOBS")
     with pytest.raises(SlurmError):
         site.slurm.reserve(key, (site.node,), duration=HOUR, flags=("IGNORE_JOBS",))
-    assert [one.name for one in site.slurm.reservations()] == ["theirs"]
+    assert [one.name for one in site.slurm.list_reservations()] == ["theirs"]
     site.slurm.reserve(key, (site.node,), duration=HOUR)
     site.unreserve("theirs")
     site.slurm.unreserve(key)
@@ -153,7 +153,7 @@ def test_job_waits_while_its_node_is_drained_and_runs_in_our_reservation_when_it
     site.slurm.drain(site.node, "kintsugi:7 gpu.xid.79: lost")
     site.slurm.reserve(key, (site.node,), duration=HOUR)
     submit(site, key, "true", reservation=key)
-    waiting = site.slurm.job(key)
+    waiting = site.slurm.find_job(key)
     assert waiting is not None
     assert (waiting.state, waiting.started_at, waiting.exit_status) == ("PENDING", None, None)
     site.slurm.resume(site.node)
@@ -168,7 +168,7 @@ def test_reservation_stays_while_a_job_of_ours_is_in_it_and_goes_once_that_is_ca
         site.memory.work.outcome = lambda asked: (HOUR, 0)
     site.slurm.reserve(key, (site.node,), duration=HOUR)
     job_id = submit(site, key, "sleep", "600", reservation=key)
-    until(lambda: (job := site.slurm.job(key)) is not None and job.state == "RUNNING")
+    until(lambda: (job := site.slurm.find_job(key)) is not None and job.state == "RUNNING")
     with pytest.raises(SlurmError):
         site.slurm.unreserve(key)
     site.slurm.cancel(job_id)
@@ -178,14 +178,14 @@ def test_reservation_stays_while_a_job_of_ours_is_in_it_and_goes_once_that_is_ca
 
 
 def test_no_job_is_told_when_none_of_that_key_was_submitted(site: Site) -> None:
-    assert site.slurm.job("9-9-never") is None
+    assert site.slurm.find_job("9-9-never") is None
 
 
 def test_requeue_is_refused_when_the_job_may_not_be_started_anew(site: Site, key: str) -> None:
     if isinstance(site, MemorySite):
         site.memory.work.outcome = lambda asked: (HOUR, 0)
     job_id = submit(site, key, "sleep", "600")  # ours are submitted with Requeue=0
-    until(lambda: (job := site.slurm.job(key)) is not None and job.state == "RUNNING")
+    until(lambda: (job := site.slurm.find_job(key)) is not None and job.state == "RUNNING")
     with pytest.raises(SlurmRefusal, match="may not be started anew"):
         site.slurm.requeue(job_id)
     site.slurm.cancel(job_id)
@@ -199,8 +199,8 @@ def test_requeue_is_refused_when_slurm_knows_no_such_job(site: Site) -> None:
 def test_job_that_has_ended_and_hangs_is_told_as_completing_since_when(site: Site) -> None:
     job = site.start_job()
     release = _hang(site, job)
-    until(lambda: [one.state for one in site.slurm.jobs(site.node)] == ["COMPLETING"])
-    found = site.slurm.jobs(site.node)[0]
+    until(lambda: [one.state for one in site.slurm.list_jobs(site.node)] == ["COMPLETING"])
+    found = site.slurm.list_jobs(site.node)[0]
     state = look(site)
     release()
     assert found.is_completing
@@ -247,13 +247,13 @@ def test_cancelled_reboot_leaves_the_node_drained_with_our_reason(site: Site) ->
 
 
 def test_node_moves_between_partitions_and_the_others_stay(site: Site) -> None:
-    before = site.slurm.partitions()
+    before = site.slurm.read_partitions()
     home = look(site).partitions
     site.slurm.set_partitions(site.node, ())
-    gone = site.slurm.partitions()
+    gone = site.slurm.read_partitions()
     site.slurm.set_partitions(site.node, home)
     assert site.node not in {name for members in gone.values() for name in members}
-    assert {name: set(members) for name, members in site.slurm.partitions().items()} == {
+    assert {name: set(members) for name, members in site.slurm.read_partitions().items()} == {
         name: set(members) for name, members in before.items()
     }
 
@@ -316,7 +316,7 @@ def test_job_is_found_in_the_accounts_when_slurmctld_has_forgotten_it() -> None:
     first = ScontrolWriter(CommandShell(memory), parse_controller("local"), cluster_name=CLUSTER)
     job_id = first.submit("1-1-x", ("true",), nodes=("gn001",), gpus=1, time_limit=HOUR)
     later = ScontrolWriter(Forgetful(memory), parse_controller("local"), cluster_name=CLUSTER)
-    found = later.job("1-1-x")
+    found = later.find_job("1-1-x")
     assert found is not None
     assert found.job_id == job_id
     assert later.submit("1-1-x", ("true",), nodes=("gn001",), gpus=1, time_limit=HOUR) == job_id

@@ -94,7 +94,7 @@ def test_another_answer_ends_the_run_and_leaves_the_node() -> None:
         RunState.FAILED,
         'omar answered "no" to: May gn001 lose its jobs for gpu.xid.79?',
     )
-    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
 
 
 def test_the_first_answer_stands() -> None:
@@ -124,7 +124,7 @@ def test_a_lemon_is_set_aside_and_says_so_on_the_node() -> None:
     run = a_run(site, ("drain", {}), ("wait_for_jobs", {}), ("quarantine", {}))
     site.play(run, limit=HOUR)
     incident = Incident.objects.get()
-    state = site.slurm.nodes(("gn001",))["gn001"]
+    state = site.slurm.read_nodes(("gn001",))["gn001"]
     assert state.is_drained
     assert state.reason.startswith(f"kintsugi:{incident.pk}/")
     assert state.reason.endswith(" lemon: set aside, a person decides")

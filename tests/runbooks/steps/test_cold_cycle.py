@@ -134,8 +134,8 @@ class Fatal:
     def __init__(self, power: MemoryPower, verb: str) -> None:
         self._power, self._verb = power, verb
 
-    def state(self, node: Target) -> PowerState:
-        return self._die_after("state", self._power.state(node))
+    def read_state(self, node: Target) -> PowerState:
+        return self._die_after("state", self._power.read_state(node))
 
     def turn_off(self, node: Target) -> None:
         self._die_after("off", self._power.turn_off(node))
@@ -199,7 +199,7 @@ def test_an_incident_that_ends_meanwhile_does_not_leave_the_node_off(fact: str) 
     assert run.state == RunState.WITHDRAWN
     assert site.power.is_on(NODE)
     assert "stays drained" in run.outcome
-    assert site.slurm.nodes((NODE,))[NODE].is_draining
+    assert site.slurm.read_nodes((NODE,))[NODE].is_draining
 
 
 def test_a_person_who_takes_the_node_over_while_it_is_off_is_respected_and_told_that_it_is_off() -> (
@@ -339,7 +339,7 @@ def test_slurm_that_sees_the_node_down_while_it_is_off_stops_nothing() -> None:
     site.slurm.drop_drain(NODE)
     run = site.play(run, limit=HOUR)
     assert run.state == RunState.SUCCEEDED, run.outcome
-    state = site.slurm.nodes((NODE,))[NODE]
+    state = site.slurm.read_nodes((NODE,))[NODE]
     assert state.is_draining
     assert state.reason.startswith(f"kintsugi:{run.incident_id}/")
 

@@ -186,7 +186,7 @@ def test_a_verified_node_that_a_poll_shows_ill_again_is_not_given_back() -> None
     lost = lose(site, 2)
     site.poll()
     run = site.advance(run)
-    assert site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
     assert run.state == RunState.FAILED
     assert f"gpu.lost on {lost} since it was verified" in run.outcome
 
@@ -200,7 +200,7 @@ def test_a_node_is_not_handed_back_while_a_poll_sees_a_fault_of_it() -> None:
     Incident.objects.filter(pk=run.incident_id).update(node=None)
     run = site.advance(run)
     assert run.state == RunState.WITHDRAWN
-    assert site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
     assert f"gn001 stays drained: gpu.lost on {lost} was last polled as active" in run.outcome
     assert lost in Incident.objects.get(pk=run.incident_id).needs_human
 
@@ -243,7 +243,7 @@ def test_of_two_faults_on_one_node_none_is_passed_over_whichever_passes_when(
             if half_minute == says_false_alarm:
                 play.say_false_alarm()
             play.turn()
-        assert play.site.slurm.nodes(("gn001",))["gn001"].is_draining or not play.lost()
+        assert play.site.slurm.read_nodes(("gn001",))["gn001"].is_draining or not play.lost()
         transaction.set_rollback(True)
 
 

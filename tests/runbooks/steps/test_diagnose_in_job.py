@@ -61,7 +61,7 @@ class Lending:
 
     @property
     def job(self) -> SlurmJob | None:
-        return self.site.slurm.job(f"{self.run.pk}-2-diagnose")
+        return self.site.slurm.find_job(f"{self.run.pk}-2-diagnose")
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Lending:
         return [act[0] for act in self.site.slurm.journal if act[1] != "spare"]
 
     def is_drained(self) -> bool:
-        return self.site.slurm.nodes((NODE,))[NODE].is_draining
+        return self.site.slurm.read_nodes((NODE,))[NODE].is_draining
 
 
 def test_the_node_is_reserved_before_it_is_let_in_and_drained_before_that_ends() -> None:
@@ -112,7 +112,7 @@ def test_a_failing_test_calls_for_the_next_rung_and_the_node_stays_drained() -> 
     assert run.state == RunState.NOT_CURED
     assert "failed: Targeted Stress on GPU 0" in run.outcome
     assert lending.is_drained()
-    assert lending.site.slurm.reservations() == []
+    assert lending.site.slurm.list_reservations() == []
 
 
 VERBS = ("reserve", "resume", "submit", "drain", "unreserve")
@@ -144,7 +144,7 @@ def test_no_users_job_starts_and_the_run_ends_the_same_when_a_worker_dies_at_an_
     assert lending.run.state == RunState.RUNNING, lending.run.outcome
     assert not lending.is_users
     assert lending.is_drained()
-    assert lending.site.slurm.reservations() == []
+    assert lending.site.slurm.list_reservations() == []
     assert lending.verbs().count("submit") == 1
 
 
@@ -171,7 +171,7 @@ def test_no_users_job_starts_when_a_worker_dies_between_two_lines(at_pass: int) 
         except Killed:
             lending.site.now += LEASE
         assert not lending.is_users
-        assert lending.is_drained() or lending.site.slurm.reservations()
+        assert lending.is_drained() or lending.site.slurm.list_reservations()
         lending.run.refresh_from_db()
     assert lending.run.plan[lending.run.step]["step"] == "resume", lending.run.outcome
 
@@ -199,7 +199,7 @@ def test_an_act_of_unknown_outcome_is_looked_at_when_slurm_breaks(
     assert lending.run.state == RunState.RUNNING, lending.run.outcome
     assert not lending.is_users
     assert lending.is_drained()
-    assert lending.site.slurm.reservations() == []
+    assert lending.site.slurm.list_reservations() == []
 
 
 def test_a_node_that_was_let_in_is_reserved_until_somebody_drains_it_however_long_no_worker_is_there() -> (
@@ -262,8 +262,10 @@ def test_the_node_is_drained_at_once_when_the_job_cannot_go_on(
     assert lending.is_drained()
     assert lending.job is not None
     assert lending.job.has_ended
-    assert not lending.site.slurm.nodes((NODE,))[NODE].reason.startswith("Prolog")
-    assert not any(one.name.startswith("kintsugi") for one in lending.site.slurm.reservations())
+    assert not lending.site.slurm.read_nodes((NODE,))[NODE].reason.startswith("Prolog")
+    assert not any(
+        one.name.startswith("kintsugi") for one in lending.site.slurm.list_reservations()
+    )
 
 
 @pytest.mark.parametrize(
@@ -275,8 +277,8 @@ def test_a_persons_drain_is_left_as_it_is_and_what_is_ours_is_taken_away(fact: s
     lending.site.slurm.human_drain(NODE, "tray is open")
     run = lending.to_the_end()
     assert run.state == RunState.ABORTED, run.outcome
-    assert lending.site.slurm.nodes((NODE,))[NODE].reason == "tray is open"
-    assert lending.site.slurm.reservations() == []
+    assert lending.site.slurm.read_nodes((NODE,))[NODE].reason == "tray is open"
+    assert lending.site.slurm.list_reservations() == []
     assert lending.job is None or lending.job.has_ended
     assert not lending.is_users
 
@@ -288,7 +290,7 @@ def test_a_persons_resume_before_the_node_was_lent_is_respected() -> None:
     run = lending.to_the_end()
     assert (run.state, "was resumed by someone else" in run.outcome) == (RunState.ABORTED, True)
     assert not lending.is_drained()
-    assert lending.site.slurm.reservations() == []
+    assert lending.site.slurm.list_reservations() == []
 
 
 def test_a_persons_resume_after_it_was_taken_back_is_respected() -> None:
@@ -308,7 +310,9 @@ def test_an_incident_that_is_closed_meanwhile_leaves_no_node_without_its_drain()
     run = lending.to_the_end()
     assert run.state == RunState.WITHDRAWN
     assert lending.verbs()[-3:] == ["drain", "unreserve", "resume"]
-    assert not any(one.name.startswith("kintsugi") for one in lending.site.slurm.reservations())
+    assert not any(
+        one.name.startswith("kintsugi") for one in lending.site.slurm.list_reservations()
+    )
 
 
 def test_whoever_aborts_the_run_is_told_how_the_node_stands() -> None:

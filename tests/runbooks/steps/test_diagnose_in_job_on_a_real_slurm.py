@@ -138,7 +138,7 @@ def test_a_job_tests_the_node_and_nobody_elses_starts_there_until_it_is_resumed(
     row = StepRun.objects.get(run=lent.run, name="diagnose", outcome=StepRun.Outcome.DONE)
     assert row.text == "`dcgmi diag -r 1 -j` passed on gn001."
     assert "Memory" in next(iter(row.evidence.values()))
-    assert lent.site.world.slurm.reservations() == []
+    assert lent.site.world.slurm.list_reservations() == []
     assert lent.state_of_users() == "PENDING"
     assert lent.site.play(lent.run.pk).state == RunState.SUCCEEDED
     lent.daemons.wait_until(
@@ -157,8 +157,8 @@ def test_a_failing_test_leaves_the_node_drained_and_unreserved(
     assert (run.state, "failed: Memory on GPU 3" in run.outcome) == (RunState.NOT_CURED, True), (
         run.outcome
     )
-    assert lent.site.world.slurm.nodes((NODE,))[NODE].is_drained
-    assert lent.site.world.slurm.reservations() == []
+    assert lent.site.world.slurm.read_nodes((NODE,))[NODE].is_drained
+    assert lent.site.world.slurm.list_reservations() == []
     assert lent.state_of_users() == "PENDING"
 
 
@@ -174,7 +174,7 @@ def test_nobody_elses_job_starts_when_slurmctld_is_killed_right_after_the_node_w
     lent.until_judged()
     # A slurmctld that began anew knows more of it once its slurmd has registered.
     lent.daemons.wait_until(
-        lambda: lent.site.world.slurm.nodes((NODE,))[NODE].is_drained, what="it is drained"
+        lambda: lent.site.world.slurm.read_nodes((NODE,))[NODE].is_drained, what="it is drained"
     )
     assert lent.state_of_users() == "PENDING"
 
@@ -188,14 +188,16 @@ def test_the_node_is_drained_at_once_when_its_reservation_is_taken_away(
     lent.daemons.command("scancel", lent.users)  # by that the operator opens the node for it
     lent.until_let_in()
     lent.until("submitted_at")
-    job = lent.site.world.slurm.job(f"{lent.run.pk}-2-diagnose")
+    job = lent.site.world.slurm.find_job(f"{lent.run.pk}-2-diagnose")
     assert job is not None
     lent.site.world.slurm.cancel(job.job_id)
-    lent.daemons.wait_until(lambda: not lent.site.world.slurm.jobs(NODE), what="its job is over")
+    lent.daemons.wait_until(
+        lambda: not lent.site.world.slurm.list_jobs(NODE), what="its job is over"
+    )
     lent.daemons.command("scontrol", "delete", f"ReservationName=kintsugi_{lent.run.pk}-2-diagnose")
     lent.site.ahead += timedelta(seconds=16)
     lent.until("out_at")
-    assert lent.site.world.slurm.nodes((NODE,))[NODE].is_drained
+    assert lent.site.world.slurm.read_nodes((NODE,))[NODE].is_drained
     lent.site.ahead += timedelta(seconds=61)
     run = lent.site.play(lent.run.pk)
     assert (run.state, "the reservation of gn001 has ended" in run.outcome) == (

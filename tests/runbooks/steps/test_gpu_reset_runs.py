@@ -68,7 +68,7 @@ def test_fault_that_outlasts_the_reset_ends_the_run_uncured_and_the_rung_is_judg
     assert run.state == RunState.NOT_CURED
     cure = CureAttempt.objects.get()
     assert (cure.rung, cure.has_cured) == (Recovery.GPU_RESET, False)
-    assert site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
     assert not PollPause.objects.exists()
 
 

@@ -39,7 +39,7 @@ class Dying(ScontrolWriter):
     act = ""
     is_done_before = False
 
-    def checked_by(self, check: Callable[[], None]) -> Dying:
+    def with_check(self, check: Callable[[], None]) -> Dying:
         """No copy: it dies once, whoever holds it."""
         self._check_before_act = check
         return self
@@ -137,8 +137,8 @@ class Pool:
         return told in ("RUNNING", "COMPLETING", "COMPLETED")
 
     def serves(self) -> bool:
-        kept = any(SPARE in one.nodes for one in self.slurm.reservations())
-        return SPARE in self.slurm.partitions()["gpu"] and not kept
+        kept = any(SPARE in one.nodes for one in self.slurm.list_reservations())
+        return SPARE in self.slurm.read_partitions()["gpu"] and not kept
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def pools(daemons: SlurmDaemons) -> Iterator[Any]:
         pool.slurm.act = ""
         pool.slurm.set_partitions(SPARE, ("gpu",))
         pool.slurm.unreserve(f"spare-{SPARE}")
-        if pool.slurm.nodes((NODE,))[NODE].is_draining:
+        if pool.slurm.read_nodes((NODE,))[NODE].is_draining:
             pool.slurm.resume(NODE)
 
 
@@ -170,7 +170,7 @@ def test_a_spare_takes_jobs_while_it_stands_in_and_none_before_and_after(
     pool.daemons.wait_until(lambda: pool.runs(job), what="the job runs on the spare")
     assert pool.site.play(pool.run.pk).state == RunState.SUCCEEDED
     assert (pool.serves(), pool.state()) == (False, Spare.State.READY)
-    others = set(pool.slurm.partitions()["gpu"])
+    others = set(pool.slurm.read_partitions()["gpu"])
     assert others - {SPARE} == {NODE, OTHER}
 
 

@@ -38,7 +38,7 @@ def begin(site: Site, node: str = NODE, *, ends_in: timedelta | None = None) -> 
 
 
 def is_drained(site: Site, node: str = NODE) -> bool:
-    return site.slurm.nodes((node,))[node].is_draining
+    return site.slurm.read_nodes((node,))[node].is_draining
 
 
 def pass_time(site: Site, run: Run, span: timedelta) -> Run:
@@ -137,7 +137,7 @@ def test_a_graver_incident_of_the_node_takes_it_over_within_seconds() -> None:
     site.start()
     run = site.advance(Run.objects.latest("pk"), times=2)
     assert run.incident_id == graver.pk
-    assert site.slurm.nodes((NODE,))[NODE].reason.startswith(f"kintsugi:{graver.pk}/")
+    assert site.slurm.read_nodes((NODE,))[NODE].reason.startswith(f"kintsugi:{graver.pk}/")
 
 
 def test_after_it_the_minor_repair_comes_again() -> None:
@@ -185,7 +185,7 @@ def test_a_node_that_is_out_already_is_taken_over_as_before() -> None:
     site.slurm.slurm_drain(NODE, "Kill task failed")
     run = begin(site, ends_in=timedelta(days=3))
     assert "is minor" not in run.waiting_for
-    assert site.slurm.nodes((NODE,))[NODE].reason.startswith("kintsugi:")
+    assert site.slurm.read_nodes((NODE,))[NODE].reason.startswith("kintsugi:")
 
 
 def test_an_incident_that_ends_meanwhile_leaves_no_trace_on_the_node() -> None:

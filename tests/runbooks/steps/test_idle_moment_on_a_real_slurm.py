@@ -51,7 +51,7 @@ def begin(daemons: SlurmDaemons, node: str) -> tuple[RealSite, Run]:
 
 
 def is_drained(site: RealSite, node: str) -> bool:
-    return site.world.slurm.nodes((node,))[node].is_draining
+    return site.world.slurm.read_nodes((node,))[node].is_draining
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_long_jobs_are_waited_for_while_the_node_takes_others(
     site.advance(run.pk)
     assert not is_drained(site, node)
     slurm_daemons.command("scancel", second)
-    slurm_daemons.wait_until(lambda: not site.world.slurm.jobs(node), what="the jobs are gone")
+    slurm_daemons.wait_until(lambda: not site.world.slurm.list_jobs(node), what="the jobs are gone")
     site.advance(run.pk)
     assert is_drained(site, node)
 

@@ -148,7 +148,7 @@ def test_nothing_is_done_to_a_node_that_a_person_drains_just_before(case: Case, 
     run = site.play(run, limit=HOUR)
     assert run.state == RunState.ABORTED
     assert case.count(site) == 0
-    assert site.slurm.nodes((NODE,))[NODE].reason == THEIRS
+    assert site.slurm.read_nodes((NODE,))[NODE].reason == THEIRS
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.step)

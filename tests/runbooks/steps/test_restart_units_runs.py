@@ -91,7 +91,7 @@ def play_to_restart(site: Site, incident: Incident) -> Run:
 
 
 def is_drained(site: Site) -> bool:
-    return site.slurm.nodes((NODE,))[NODE].is_draining
+    return site.slurm.read_nodes((NODE,))[NODE].is_draining
 
 
 def orders(site: Site) -> list[tuple[str, str]]:

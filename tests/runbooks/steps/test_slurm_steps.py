@@ -67,7 +67,7 @@ def test_job_that_cannot_be_ended_is_waited_for_no_longer_and_calls_for_power() 
     step = run.steps.get(name="wait_for_jobs")
     assert "past UnkillableStepTimeout" in step.text
     assert "17 alice COMPLETING" in step.evidence["jobs left"]
-    assert site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
 
 
 def test_job_that_still_computes_is_waited_for_beside_one_that_cannot_be_ended() -> None:
@@ -76,8 +76,8 @@ def test_job_that_still_computes_is_waited_for_beside_one_that_cannot_be_ended()
     site.slurm.add_job("18", nodes=["gn001"])
     site.slurm.hang_job("17")
     context = a_context(site, now=site.now + timedelta(days=1))
-    assert WaitForJobs().is_done(context) is None
-    waiting = WaitForJobs().blocked(context)
+    assert WaitForJobs().find_done(context) is None
+    waiting = WaitForJobs().find_obstacle(context)
     assert waiting is not None
     assert "1 job is still on gn001 (18 of alice)" in waiting.text
 
@@ -128,7 +128,7 @@ def test_agreed_job_is_waited_for_when_slurm_may_not_start_it_anew() -> None:
     site = Site(nodes=1)
     site.slurm.add_job("17", nodes=["gn001"], is_requeueable=False)
     site.slurm.comment_job("17", "kintsugi=requeue")
-    waiting = WaitForJobs().blocked(a_context(site))
+    waiting = WaitForJobs().find_obstacle(a_context(site))
     assert isinstance(waiting, Wait)
 
 
@@ -147,7 +147,7 @@ def test_owner_is_to_be_asked_once_the_wait_has_taken_too_long(
     planned = library.plan_step("wait_for_jobs", {"longest": "12h"})
     for hours, is_asked in ((11, False), (12, True)):
         context = a_context(site, now=site.now + timedelta(hours=hours), params=planned.params)
-        waiting = WaitForJobs().blocked(context)
+        waiting = WaitForJobs().find_obstacle(context)
         assert isinstance(waiting, Wait)
         assert (words in waiting.ask) == is_asked
         assert "no checkpoint known" in waiting.ask or not is_asked
@@ -179,7 +179,7 @@ def test_dead_job_is_waited_for_when_slurm_may_not_start_it_anew() -> None:
     site = Site(nodes=1, requeue_dead_jobs=True)
     site.nodes.inject("gpu_lost", "gn001/gpu/0")
     site.slurm.add_job("17", nodes=["gn001"], is_requeueable=False)
-    done = RequeueDeadJobs().is_done(a_context(site))
+    done = RequeueDeadJobs().find_done(a_context(site))
     assert done is not None
     assert "may not start it anew (Requeue=0)" in done.text
     assert "requeue" not in acts(site)
@@ -192,29 +192,29 @@ def test_drain_that_slurm_wrote_is_taken_over_and_its_reason_kept() -> None:
     site = Site(nodes=1)
     site.slurm.slurm_drain("gn001", "Kill task failed")
     context = a_context(site)
-    assert AdoptDrain().blocked(context) is None
+    assert AdoptDrain().find_obstacle(context) is None
     result = AdoptDrain().run(context)
     assert isinstance(result, Done)
     assert result.evidence["reason before"].startswith(
         "Kill task failed [slurm, 2025-01-15 03:00:00"
     )
-    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith("kintsugi:7 gpu.xid.79")
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason.startswith("kintsugi:7 gpu.xid.79")
 
 
 def test_node_in_service_is_not_taken_out_by_adopting() -> None:
     site = Site(nodes=1)
     context = a_context(site)
     site.slurm.human_resume("gn001")
-    context = replace(context, state=site.slurm.nodes(("gn001",))["gn001"])
+    context = replace(context, state=site.slurm.read_nodes(("gn001",))["gn001"])
     before = list(site.slurm.journal)
-    assert isinstance(AdoptDrain().blocked(context), Failed)
+    assert isinstance(AdoptDrain().find_obstacle(context), Failed)
     assert site.slurm.journal == before
 
 
 def test_persons_drain_is_not_adopted() -> None:
     site = Site(nodes=1)
     site.slurm.human_drain("gn001", "Kill task failed", user="bob")
-    blocked = AdoptDrain().blocked(a_context(site))
+    blocked = AdoptDrain().find_obstacle(a_context(site))
     assert isinstance(blocked, Wait)
     assert "is taken out by bob" in blocked.text
 
@@ -227,7 +227,7 @@ def test_node_is_left_as_slurm_had_it_when_the_incident_was_a_false_alarm() -> N
     run = site.play(site.begin(incident), until=at_step("wait_for_jobs"))
     act(incident.pk, Trigger.MARK_FALSE_POSITIVE, actor="ann", note="looked at it", now=site.now)
     run = site.play(run)
-    state = site.slurm.nodes(("gn001",))["gn001"]
+    state = site.slurm.read_nodes(("gn001",))["gn001"]
     assert run.state == RunState.WITHDRAWN
     assert (state.is_draining, state.reason) == (True, "Kill task failed")
 
@@ -239,20 +239,20 @@ def test_node_is_left_as_slurm_had_it_when_the_incident_was_a_false_alarm() -> N
 def test_node_that_slurm_has_switched_off_is_not_rebooted_until_it_is_up(flag: str) -> None:
     site = Site(nodes=1)
     site.slurm.save_power("gn001", flag)
-    waiting = Reboot().blocked(a_context(site))
+    waiting = Reboot().find_obstacle(a_context(site))
     assert isinstance(waiting, Wait)
     assert "State=POWER_UP" in waiting.ask
     site.slurm.save_power("gn001")
-    assert Reboot().blocked(a_context(site)) is None
+    assert Reboot().find_obstacle(a_context(site)) is None
 
 
 def test_node_whose_slurmd_is_gone_has_the_time_of_a_boot_before_power_is_called_for() -> None:
     site = Site(nodes=1)
     site.slurm.set_down("gn001")
     boot_time = site.world.policy.boot_time
-    assert isinstance(Reboot().blocked(a_context(site, now=site.now + boot_time)), Wait)
+    assert isinstance(Reboot().find_obstacle(a_context(site, now=site.now + boot_time)), Wait)
     later = a_context(site, now=site.now + boot_time + timedelta(seconds=1))
-    assert isinstance(Reboot().blocked(later), NotCured)
+    assert isinstance(Reboot().find_obstacle(later), NotCured)
 
 
 # wait_for_boot, ReturnToService and ResumeTimeout
@@ -280,9 +280,9 @@ def _time_passes(site: Site, lasts: timedelta) -> None:
 def test_node_stays_drained_when_slurm_gives_up_on_a_reboot_that_did_nothing() -> None:
     site = Site(slurm={"ResumeTimeout": "1800 sec"})
     run = _not_rebooted(site)
-    assert site.slurm.nodes(("gn001",))["gn001"].is_rebooting
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_rebooting
     _time_passes(site, timedelta(minutes=30))
-    state = site.slurm.nodes(("gn001",))["gn001"]
+    state = site.slurm.read_nodes(("gn001",))["gn001"]
     assert (state.is_draining, state.is_rebooting, state.reason) == (
         True,
         False,
@@ -299,7 +299,7 @@ def test_node_that_a_person_resumes_meanwhile_stays_theirs() -> None:
     _not_rebooted(site)
     site.slurm.resume("gn001")
     _time_passes(site, timedelta(minutes=30))
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_out
     assert services.get_due_runs(site.now + timedelta(days=1)) == []
 
 
@@ -313,7 +313,7 @@ def test_node_is_repaired_when_slurm_gives_up_before_it_has_booted(returns: str)
     assert run.state == RunState.SUCCEEDED, run.outcome
     assert acts(site) == ["drain", "reboot", "drain", "resume"]
     assert any("Kintsugi drained it again at once" in text for text in site.story(incident))
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_out
 
 
 def test_node_that_slurm_took_back_unverified_is_drained_again() -> None:
@@ -322,9 +322,9 @@ def test_node_that_slurm_took_back_unverified_is_drained_again() -> None:
     incident = site.lose_gpu()
     run = site.play(site.begin(incident), until=at_step("wait_for_boot"))
     site.now += BOOT + timedelta(seconds=30)
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_out
     run = site.advance(run)
-    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
     assert any(
         "took it back unverified (ReturnToService=2)" in text for text in site.story(incident)
     )
@@ -338,7 +338,7 @@ def test_node_that_a_person_resumed_is_left_to_them_where_slurm_takes_nothing_ba
     site.slurm.human_resume("gn001")
     run = site.advance(run)
     assert run.state == RunState.ABORTED
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
 
 
 @pytest.mark.parametrize("helped", [True, False])
@@ -355,7 +355,7 @@ def test_person_is_asked_to_restart_slurmd_when_slurm_does_not_know_of_the_boot(
         site.slurm.restart_slurmd("gn001")
     run = site.play(run)
     assert run.state == (RunState.SUCCEEDED if helped else RunState.FAILED), run.outcome
-    assert site.slurm.nodes(("gn001",))["gn001"].is_draining == (not helped)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining == (not helped)
     assert site.slurm.reboots("gn001") == 1
 
 
@@ -388,8 +388,8 @@ def test_node_that_could_take_no_job_is_not_resumed(trouble: str) -> None:
         site.slurm.add_job("17", nodes=["gn001"])
         site.slurm.hang_job("17")
         context.facts["unkillable_jobs"] = ["17"]
-    state = site.slurm.nodes(("gn001",))["gn001"]
-    blocked = Resume().blocked(replace(context, state=state))
+    state = site.slurm.read_nodes(("gn001",))["gn001"]
+    blocked = Resume().find_obstacle(replace(context, state=state))
     assert isinstance(blocked, Failed if trouble == "unkillable" else Wait)
 
 
@@ -408,7 +408,7 @@ def test_run_stops_and_touches_nothing_when_a_person_has_resumed_the_node(step: 
     assert run.state == RunState.ABORTED
     assert "was resumed by someone else" in run.outcome
     assert site.slurm.journal == before
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
 
 
 @pytest.mark.parametrize("step", HELD_STEPS)
@@ -422,7 +422,7 @@ def test_run_stops_and_keeps_the_reason_when_a_person_has_drained_the_node_anew(
     assert run.state == RunState.ABORTED
     assert 'now has another reason, by bob: "bob: memory test"' in run.outcome
     assert site.slurm.journal == before
-    assert site.slurm.nodes(("gn001",))["gn001"].reason == "bob: memory test"
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason == "bob: memory test"
 
 
 @pytest.mark.parametrize("step", ["wait_for_jobs", "confirm_on_node", "reboot"])

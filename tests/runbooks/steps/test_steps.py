@@ -60,10 +60,10 @@ def test_reboot_is_taken_for_done_when_the_node_runs_another_boot() -> None:
     site = Site(nodes=1)
     context = a_context(site)
     context.facts["boot_id_before"] = site.nodes.nodes["gn001"].boot_id
-    assert Reboot().is_done(context) is None
+    assert Reboot().find_done(context) is None
     site.nodes.reboot("gn001")
     site.now += timedelta(minutes=10)
-    done = Reboot().is_done(replace(context, now=site.now))
+    done = Reboot().find_done(replace(context, now=site.now))
     assert done is not None
     assert "by someone else" in done.text
 

@@ -48,8 +48,8 @@ def a_run(site: Site, node: str = "gn001", ways: tuple[str, ...] = ("in",)) -> R
 
 
 def serves(site: Site, name: str = "gn003") -> bool:
-    return name in site.slurm.partitions()["gpu"] and not any(
-        name in one.nodes for one in site.slurm.reservations()
+    return name in site.slurm.read_partitions()["gpu"] and not any(
+        name in one.nodes for one in site.slurm.list_reservations()
     )
 
 
@@ -94,7 +94,7 @@ def test_a_spare_stands_in_for_a_node_that_waits_for_its_vendor_and_goes_back_af
     site.play(run, limit=HOUR)
     spare.refresh_from_db()
     assert (run.state, serves(site), spare.state) == (RunState.SUCCEEDED, False, Spare.State.READY)
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_out
 
 
 def test_a_node_waits_for_its_vendor_without_a_spare_where_a_site_has_none() -> None:
@@ -128,9 +128,9 @@ def test_a_run_goes_on_where_no_spare_stands_ready() -> None:
 def test_a_spare_stands_in_for_each_partition_of_its_node_or_not_at_all() -> None:
     site = Site(nodes=5, partitions={"gn001": ["gpu", "debug"], "gn002": ["gpu", "debug"]})
     a_spare(site)
-    before = site.slurm.partitions()
+    before = site.slurm.read_partitions()
     run = site.play(a_run(site))
-    assert site.slurm.partitions() == before
+    assert site.slurm.read_partitions() == before
     why = "(gn003 is for gpu, and a spare stands in for each partition of a node)"
     said = f"No hot spare stands ready for gpu and debug {why}: gn001 is missed until it is back."
     assert said in site.story(run.incident)

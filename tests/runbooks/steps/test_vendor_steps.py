@@ -71,7 +71,7 @@ def test_a_run_waits_for_the_part_and_brings_the_node_back() -> None:
         State.MONITORING,
         Recovery.VENDOR_REPLACEMENT,
     )
-    assert not site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
     deadlines.due(site.now)
     case.refresh_from_db()
     assert case.state == CaseState.VERIFIED
@@ -116,7 +116,7 @@ def test_a_case_that_is_closed_without_a_part_ends_the_run_and_asks() -> None:
     site.play(run, limit=timedelta(hours=1))
     assert run.state == RunState.FAILED
     assert "was closed without a new part" in run.outcome
-    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
 
 
 def test_a_machine_that_is_still_off_is_waited_for() -> None:
@@ -139,7 +139,7 @@ def test_a_person_who_takes_the_node_back_meanwhile_is_respected() -> None:
     site.slurm.human_drain("gn001", "bob swaps the board")
     site.play(run, limit=timedelta(hours=1))
     assert run.state == RunState.ABORTED
-    assert site.slurm.nodes(("gn001",))["gn001"].reason == "bob swaps the board"
+    assert site.slurm.read_nodes(("gn001",))["gn001"].reason == "bob swaps the board"
 
 
 def test_a_false_alarm_while_the_part_is_awaited_leaves_the_node_drained() -> None:
@@ -155,7 +155,7 @@ def test_a_false_alarm_while_the_part_is_awaited_leaves_the_node_drained() -> No
     )
     site.play(run, limit=timedelta(hours=1))
     assert run.state == RunState.WITHDRAWN
-    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
 
 
 def test_a_run_without_a_wait_for_the_part_ends_when_a_person_calls_the_vendor() -> None:
