@@ -9,7 +9,7 @@ from detectors.slurm import drain_reasons
 from runbooks.node import drains, node_loan
 from runbooks.slurm import node_states
 from runbooks.slurm.ownership import Dropped, Held, TakenOver
-from runbooks.step import Context, get_fact_time
+from runbooks.step import Context, format_iso, get_fact_time
 
 # slurmctld keeps its state on disk every 5 s at most (SAVE_MAX_WAIT, src/slurmctld/state_save.c of
 # 22.05): what it was told shortly before it died, the next one does not know. Measured here as up
@@ -26,13 +26,17 @@ LOST_AT = "slurm_state_lost_at"
 _AWAITED_NO_MORE = "reboot_awaited_no_more"
 # The fact of a run: when it last saw that Slurm had still to send its reboot.
 QUEUED_AT = "reboot_queued_at"
+# The fact of a run: when Slurm last showed its drain, as long as a slurmctld that began anew might
+# not have kept it.
+SHOWN_AT = "drain_shown_at"
 
 
 def find_lost_state(ctx: Context, seen_at: datetime | None) -> datetime | None:
     """When the slurmctld began that has lost its state: after this run last looked, and with no
     reason of ours on any node. Whether people resumed them all instead, only a person knows."""
     told_at = get_fact_time(ctx, LOST_AT)
-    last_look = seen_at or _get_held_at(ctx)
+    looks = (seen_at or _get_held_at(ctx), get_fact_time(ctx, SHOWN_AT))
+    last_look = max((look for look in looks if look is not None), default=None)
     if told_at is not None or last_look is None:
         return told_at
     began_at = _parse_start(ctx.world.slurm.read_config().get("BOOT_TIME", ""))
@@ -49,12 +53,15 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     if node_loan.is_lent(ctx.facts):
         return Held()
     found = drains.evaluate_hold(ctx)
-    if isinstance(found, TakenOver) and found.is_resumed and is_forgotten(ctx, _get_held_at(ctx)):
+    held_at, shown_at = _get_held_at(ctx), get_fact_time(ctx, SHOWN_AT)
+    if isinstance(found, Held):
+        _note_shown(ctx, held_at, shown_at)
+    is_resumed = isinstance(found, TakenOver) and found.is_resumed
+    if is_resumed and is_forgotten(ctx, held_at, shown_at):
         return Dropped(f"slurmctld restarted and has forgotten the drain of {ctx.node}")
     # Slurm's patience begins when it has sent the reboot.
     sent_after = get_fact_time(ctx, QUEUED_AT) or get_fact_time(ctx, "reboot_at")
     is_sent = "REBOOT_REQUESTED" not in ctx.state.flags and "booted_at" not in ctx.facts
-    is_resumed = isinstance(found, TakenOver) and found.is_resumed
     asked_at = ctx.facts.get("reboot_at")
     if isinstance(found, Held) and asked_at is not None and not ctx.state.is_rebooting:
         # From here on Slurm itself gives the node back to nobody.
@@ -71,19 +78,27 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     )
 
 
-def is_forgotten(ctx: Context, told_at: datetime | None) -> bool:
+def _note_shown(ctx: Context, held_at: datetime | None, shown_at: datetime | None) -> None:
+    """The first look after `_NOT_KEPT_YET` is the last that is noted: it tells of a slurmctld that
+    has kept the drain."""
+    if held_at is None:
+        return
+    last = shown_at if shown_at is not None and shown_at >= held_at else held_at
+    if last < held_at + _NOT_KEPT_YET + _WHOLE:
+        ctx.facts[SHOWN_AT] = format_iso(ctx.now)
+
+
+def is_forgotten(ctx: Context, told_at: datetime | None, shown_at: datetime | None = None) -> bool:
     """Whether slurmctld began anew so shortly after it was told something that it may not have kept
-    it."""
-    began_at = (
-        _parse_start(ctx.world.slurm.read_config().get("BOOT_TIME", ""))
-        if told_at is not None
-        else None
-    )
-    return (
-        told_at is not None
-        and began_at is not None
-        and -_WHOLE <= began_at - told_at < _NOT_KEPT_YET
-    )
+    it. `shown_at`: when it last showed that. One that has shown it since it began knows it; in the
+    second in which it began it may have shown it, and then a person may have taken it back."""
+    if told_at is None:
+        return False
+    began_at = _parse_start(ctx.world.slurm.read_config().get("BOOT_TIME", ""))
+    if began_at is None or not -_WHOLE <= began_at - told_at < _NOT_KEPT_YET:
+        return False
+    is_shown = shown_at is not None and shown_at >= max(told_at, began_at)
+    return not is_shown
 
 
 def _get_held_at(ctx: Context) -> datetime | None:

@@ -89,9 +89,12 @@ def _wait_for_slurm(ctx: Context, boot: EndedBoot, again_in: timedelta, *, is_la
 
 def _is_forgotten(ctx: Context, asked_at: datetime) -> bool:
     """Slurm waits for no boot, the node runs the old one, and slurmctld began anew just after it
-    was asked."""
+    was asked. One that has shown the request since then has had it cancelled by somebody."""
     is_asked = ctx.facts.get("recovery") == Recovery.NODE_RESTART.value
-    if not is_asked or ctx.state.is_rebooting or not holding.is_forgotten(ctx, asked_at):
+    queued_at = get_fact_time(ctx, holding.QUEUED_AT)
+    if not is_asked or ctx.state.is_rebooting:
+        return False
+    if not holding.is_forgotten(ctx, asked_at, queued_at):
         return False
     boot = looking.read_boot(ctx)
     return boot is not None and boot.boot_id == ctx.facts.get("boot_id_before")

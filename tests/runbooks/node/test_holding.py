@@ -133,3 +133,54 @@ def test_one_node_that_is_back_while_others_are_still_drained_was_resumed_by_a_p
     run = site.advance(runs[0])
     assert run.state == RunState.ABORTED, (run.waiting_for, site.slurm.read_nodes())
     assert not Breaker.objects.exists()
+
+
+def test_a_person_resumes_a_node_whose_drain_slurmctld_showed_since_it_was_restarted() -> None:
+    """It was restarted right after the drain, and had kept it."""
+    site = Site()
+    site.slurm.add_job("7", nodes=["gn001"])
+    run = site.begin(site.lose_gpu())
+    run = site.play(run, until=waits_for_jobs)
+    site.slurm.configure("BOOT_TIME", f"{site.now + timedelta(seconds=4):%Y-%m-%dT%H:%M:%S}")
+    run = site.play(run, limit=HOUR)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
+    site.now += HOUR
+    site.slurm.human_resume("gn001")
+    run = site.advance(run, times=2)
+    assert run.state == RunState.ABORTED, site.story(run.incident)
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
+
+
+def test_a_person_resumes_a_node_that_was_drained_within_a_second_of_slurmctlds_start() -> None:
+    """It prints its start in whole seconds."""
+    site = Site()
+    site.slurm.configure("BOOT_TIME", f"{site.now:%Y-%m-%dT%H:%M:%S}")
+    site.slurm.add_job("7", nodes=["gn001"])
+    run = site.begin(site.lose_gpu())
+    for _ in range(3):
+        site.now += timedelta(milliseconds=200)
+        run = site.advance(run)
+    assert waits_for_jobs(run)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
+    site.now += timedelta(milliseconds=200)
+    site.slurm.human_resume("gn001")
+    run = site.play(run)
+    assert run.state == RunState.ABORTED, site.story(run.incident)
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
+
+
+def test_a_reboot_that_a_person_cancelled_after_slurmctld_showed_it_is_not_asked_for_again() -> (
+    None
+):
+    """slurmctld was restarted right after it was asked, and had kept that."""
+    site = Site()
+    run = site.begin(site.lose_gpu())
+    site.slurm.send_reboots_after(timedelta(minutes=30))
+    run = site.play(run, until=lambda run: run.plan[run.step]["step"] == "wait_for_boot")
+    site.slurm.configure("BOOT_TIME", f"{site.now + timedelta(seconds=2):%Y-%m-%dT%H:%M:%S}")
+    run = site.play(run, limit=timedelta(minutes=1))
+    assert "REBOOT_REQUESTED" in site.slurm.read_nodes(("gn001",))["gn001"].flags
+    site.slurm.cancel_reboot("gn001", reason="")
+    run = site.play(run, limit=timedelta(minutes=5))
+    asked = [act[0] for act in site.slurm.journal].count("reboot")
+    assert asked == 1, site.story(run.incident)
