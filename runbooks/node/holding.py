@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from detectors.slurm import drain_reasons
 from runbooks.node import drains, node_loan
-from runbooks.slurm import node_states
+from runbooks.slurm import node_states, ownership
 from runbooks.slurm.ownership import Dropped, Held, TakenOver
 from runbooks.step import Context, format_iso, get_fact_time
 
@@ -57,7 +57,7 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     if isinstance(found, Held):
         _note_shown(ctx, held_at, shown_at)
     is_resumed = isinstance(found, TakenOver) and found.is_resumed
-    if is_resumed and is_forgotten(ctx, held_at, shown_at):
+    if is_resumed and not _has_kept_reason(ctx) and is_forgotten(ctx, held_at, shown_at):
         return Dropped(f"slurmctld restarted and has forgotten the drain of {ctx.node}")
     # Slurm's patience begins when it has sent the reboot.
     sent_after = get_fact_time(ctx, QUEUED_AT) or get_fact_time(ctx, "reboot_at")
@@ -76,6 +76,13 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
         f"Slurm gave up waiting for {ctx.node}'s boot and took it back unverified"
         " (ReturnToService=2)"
     )
+
+
+def _has_kept_reason(ctx: Context) -> bool:
+    """Whether slurmctld still knows the reason that the run wrote: a resume leaves it from 23.11 to
+    25.11 without accounts, and a slurmctld that has forgotten the drain has no reason either."""
+    written = ownership.load_written(ctx.facts)
+    return any(ctx.state.reason.startswith(row.reason) for row in written)
 
 
 def _note_shown(ctx: Context, held_at: datetime | None, shown_at: datetime | None) -> None:

@@ -184,3 +184,14 @@ def test_a_reboot_that_a_person_cancelled_after_slurmctld_showed_it_is_not_asked
     run = site.play(run, limit=timedelta(minutes=5))
     asked = [act[0] for act in site.slurm.journal].count("reboot")
     assert asked == 1, site.story(run.incident)
+
+
+def test_a_drain_whose_reason_is_left_was_not_forgotten_by_a_restarted_slurmctld() -> None:
+    """From 23.11 to 25.11 a resume leaves it where no accounts are kept."""
+    site = Site(slurm={"SLURM_VERSION": "24.11.5"})
+    site.slurm.keeps_accounts = False
+    run = _drained(site)
+    _lose_drain(site, began_after=timedelta(seconds=4))
+    run = site.advance(run, times=2)
+    assert run.state == RunState.ABORTED, site.story(run.incident)
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
