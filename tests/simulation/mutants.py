@@ -1,14 +1,17 @@
 """The product with one of its protections taken out: what plays must find without being told.
 
-`taken_out(name)` is the product without that protection, until it ends.
+`taken_out(name)` is the product without that protection, until it ends; `watched(names, speak)` the
+product as it is, which tells which of them has changed what was done: in a play where a protection
+has not, its mutant plays the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -35,11 +38,13 @@ Patch = Any
 
 @dataclass(frozen=True)
 class Mutant:
-    """`taken_out` says which protection is missing; `patches` makes it so."""
+    """`taken_out` says which protection is missing; `patches` makes it so. `watches` calls what it
+    is given wherever the product would have gone on another way; None: that is not known."""
 
     name: str
     taken_out: str
     patches: Callable[[], list[Patch]]
+    watches: Callable[[Callable[[], None]], list[Patch]] | None = None
 
 
 def _never(*arguments: object, **more: object) -> None:
@@ -54,15 +59,84 @@ def _permit(*arguments: object, **more: object) -> Permission:
     return Permission()
 
 
+def _replaced(name: str, taken_out: str, *places: tuple[Any, str, Callable[..., Any]]) -> Mutant:
+    """Each place: owner, its function's name, and what answers in its stead and changes nothing."""
+    return Mutant(
+        name,
+        taken_out,
+        lambda: [patch.object(*place) for place in places],
+        lambda speak: [patch.object(*place[:2], _compare(*place, speak)) for place in places],
+    )
+
+
+def _silenced(
+    name: str, taken_out: str, owner: Any, function: str, by: Callable[..., Any] = _never
+) -> Mutant:
+    """What the function does counts, not what it answers."""
+
+    def watch(speak: Callable[[], None]) -> list[Patch]:
+        original = getattr(owner, function)
+
+        def tell(*arguments: Any, **more: Any) -> Any:
+            speak()
+            return original(*arguments, **more)
+
+        return [patch.object(owner, function, tell)]
+
+    return Mutant(name, taken_out, lambda: [patch.object(owner, function, by)], watch)
+
+
+def _compare(
+    owner: Any, name: str, by: Callable[..., Any], speak: Callable[[], None]
+) -> Callable[..., Any]:
+    original = getattr(owner, name)
+
+    def answer(*arguments: Any, **more: Any) -> Any:
+        try:
+            found = original(*arguments, **more)
+        except Exception:
+            speak()
+            raise
+        if found != by(*arguments, **more):
+            speak()
+        return found
+
+    return answer
+
+
+def _claim_nothing(*arguments: object, **more: object) -> guard_check.fleet.Claims:
+    return guard_check.fleet.Claims(frozenset(), frozenset())
+
+
+def _rest(run: Any, ctx: Any) -> None:
+    lease.release(run, wake_at=None)
+
+
 def _await_any_reboot(facts: Mapping[str, Any]) -> bool:
     return "reboot_at" in facts and "booted_at" not in facts
 
 
-def _without_guard(name: str) -> list[Patch]:
-    guards = tuple(
-        replace(guard, check=_never) if guard.name == name else guard for guard in table.GUARDS
-    )
-    return [patch.object(table, "GUARDS", guards)]
+def _guard(name: str, taken_out: str, guard: str) -> Mutant:
+    def check_otherwise(by: Callable[[Any], Any]) -> list[Patch]:
+        guards = tuple(
+            replace(row, check=by(row.check)) if row.name == guard else row for row in table.GUARDS
+        )
+        return [patch.object(table, "GUARDS", guards)]
+
+    def watch(speak: Callable[[], None]) -> list[Patch]:
+        return check_otherwise(lambda check: _tell_refusal(check, speak))
+
+    return Mutant(name, taken_out, lambda: check_otherwise(lambda check: _never), watch)
+
+
+def _tell_refusal(check: Callable[..., Any], speak: Callable[[], None]) -> Callable[..., Any]:
+    def tell(*arguments: Any, **more: Any) -> Any:
+        refused = check(*arguments, **more)
+        if refused is not None:
+            speak()
+        return refused
+
+    return tell
 
 
 def _without_comparison(verb: str) -> list[Patch]:
@@ -156,33 +230,30 @@ def _drop_instead(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant(
+    _replaced(
         "comparison",
         "the client compares the node with what was seen before any act",
-        lambda: [patch.object(client, "check_unchanged", _never)],
+        (client, "check_unchanged", _never),
     ),
     Mutant("comparison_drain", "... before a drain", lambda: _without_comparison("drain")),
     Mutant("comparison_resume", "... before a resume", lambda: _without_comparison("resume")),
     Mutant("comparison_reboot", "... before a reboot", lambda: _without_comparison("reboot")),
-    Mutant(
+    _replaced(
         "comparison_past_slurm",
         "... before its power is cut, a GPU is reset or the node is tested",
-        lambda: [patch.object(World, "check_unchanged", _never)],
+        (World, "check_unchanged", _never),
     ),
-    Mutant(
+    _silenced(
         "accounts",
         "after a drain or resume the accounts are read for what a person said in its moment",
-        lambda: [patch.object(ending, "restore_persons_drain", _no)],
+        ending,
+        "restore_persons_drain",
     ),
-    Mutant(
-        "accounts_of_drain",
-        "... after a drain",
-        lambda: [patch.object(overwritten, "_find_before_drain", _never)],
+    _replaced(
+        "accounts_of_drain", "... after a drain", (overwritten, "_find_before_drain", _never)
     ),
-    Mutant(
-        "accounts_of_resume",
-        "... after a resume",
-        lambda: [patch.object(overwritten, "_find_before_resume", _never)],
+    _replaced(
+        "accounts_of_resume", "... after a resume", (overwritten, "_find_before_resume", _never)
     ),
     Mutant(
         "put_back_looks",
@@ -192,6 +263,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("text_alone", "a reason is ours only if a run wrote it", _believe_text_alone),
     Mutant("appended", "a text that somebody appended to is not ours", _ignore_setter),
     Mutant("owner", "a person's drain is left alone", _take_persons_drains),
+    _silenced(
+        "shown",
+        "a drain that the slurmctld of today has shown was not forgotten by it",
+        holding,
+        "_note_shown",
+    ),
     Mutant("hold", "each turn looks whether the drain is still ours", _hold_always),
     Mutant(
         "fail",
@@ -203,15 +280,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "a person's drain stays theirs when Slurm writes over its reason",
         lambda: [patch.object(drains, "find_hidden_reason", lambda ctx: "")],
     ),
-    Mutant(
+    _replaced(
         "persons_reboot",
         "a reboot that somebody asked for is left to them",
-        lambda: [patch.object(turn, "_is_being_rebooted", _no)],
+        (turn, "_is_being_rebooted", _no),
     ),
     Mutant(
         "withdrawn_reboot",
         "our reboot is cancelled when a person resumes the node",
         lambda: [patch.object(drains, "withdraw_own_reboot", lambda ctx: "")],
+    ),
+    _silenced(
+        "paused",
+        "what its last act owes people is looked after while a run is paused",
+        withdraw,
+        "check_paused_run",
+        _rest,
     ),
     Mutant(
         "withdrawal_looks",
@@ -226,59 +310,39 @@ MUTANTS: tuple[Mutant, ...] = (
         ],
     ),
     Mutant("counted_once", "an event that comes twice counts once", _count_twice),
-    Mutant("stop", "the stop switch", lambda: _without_guard("stop switch")),
-    Mutant("mode", "the mode", lambda: _without_guard("mode")),
-    Mutant(
+    _guard("stop", "the stop switch", "stop switch"),
+    _guard("mode", "the mode", "mode"),
+    _replaced(
         "leave",
         "in mode approval a person lets a run act",
-        lambda: [patch.object(turn.approvals, "check_permission", _permit)],
+        (turn.approvals, "check_permission", _permit),
     ),
-    Mutant(
+    _replaced(
         "kept_out",
         "nothing is given back where whoever stopped everything says so",
-        lambda: [patch.object(turn, "_is_kept_out", _no)],
+        (turn, "_is_kept_out", _no),
     ),
-    Mutant("breaker", "the breaker", lambda: _without_guard("breaker")),
-    Mutant(
-        "decommissioned",
-        "nothing is done to a node that is taken away for good",
-        lambda: _without_guard("decommissioned"),
+    _guard("breaker", "the breaker", "breaker"),
+    _guard(
+        "decommissioned", "nothing is done to a node that is taken away for good", "decommissioned"
     ),
-    Mutant(
-        "refusal",
-        "the node's own root may refuse",
-        lambda: [patch.object(turn, "_is_refused_by_node", _no)],
-    ),
-    Mutant(
+    _replaced("refusal", "the node's own root may refuse", (turn, "_is_refused_by_node", _no)),
+    _replaced(
         "persons_own_reboot",
         "a reboot that a person asked for is theirs to cancel",
-        lambda: [patch.object(drains, "is_own_reboot_awaited", _await_any_reboot)],
+        (drains, "is_own_reboot_awaited", _await_any_reboot),
     ),
-    Mutant(
-        "maintenance", "maintenance holds drains and reboots", lambda: _without_guard("maintenance")
-    ),
-    Mutant(
-        "maintenance_of_steps",
-        "maintenance holds resumes",
-        lambda: [patch.object(turn, "_is_maintained", _no)],
-    ),
-    Mutant("cap", "the cap of a partition", lambda: _without_guard("cap")),
-    Mutant("pod_floor", "the floor of a pod", lambda: _without_guard("pod floor")),
-    Mutant("job_floor", "what the largest job needs", lambda: _without_guard("job floor")),
-    Mutant(
-        "rate", "how many nodes one fault type may take an hour", lambda: _without_guard("rate")
-    ),
-    Mutant("cooldown", "one restart a day", lambda: _without_guard("reboots")),
-    Mutant(
+    _guard("maintenance", "maintenance holds drains and reboots", "maintenance"),
+    _replaced("maintenance_of_steps", "maintenance holds resumes", (turn, "_is_maintained", _no)),
+    _guard("cap", "the cap of a partition", "cap"),
+    _guard("pod_floor", "the floor of a pod", "pod floor"),
+    _guard("job_floor", "what the largest job needs", "job floor"),
+    _guard("rate", "how many nodes one fault type may take an hour", "rate"),
+    _guard("cooldown", "one restart a day", "reboots"),
+    _replaced(
         "claims",
         "what other runs have been let take out counts",
-        lambda: [
-            patch.object(
-                guard_check.fleet,
-                "_load_claims",
-                lambda which, now: guard_check.fleet.Claims(frozenset(), frozenset()),
-            )
-        ],
+        (guard_check.fleet, "_load_claims", _claim_nothing),
     ),
     Mutant("repeat", "a reboot of unknown outcome is looked at, not repeated", _repeat_blindly),
     Mutant("fence", "one worker at a time on a run", _steal_leases),
@@ -292,31 +356,25 @@ MUTANTS: tuple[Mutant, ...] = (
         ],
     ),
     Mutant("verify", "a node is verified before jobs get it", lambda: _done_at_once(Verify, "x")),
-    Mutant(
+    _replaced(
         "new_trouble",
         "a node that fell ill after its proof is not given back",
-        lambda: [patch.object(Resume, "find_obstacle", _never)],
+        (Resume, "find_obstacle", _never),
     ),
-    Mutant(
+    _silenced(
         "kept_drained",
         "a drain that Slurm dropped after the run's end is put back",
-        lambda: [patch.object(keep_drained, "_drain_again", _never)],
+        keep_drained,
+        "_drain_again",
     ),
-    Mutant(
+    _silenced(
         "resumed_and_ill",
         "people hear that the node they resumed is still ill",
-        lambda: [patch.object(persons_resume, "_ask_person", _never)],
+        persons_resume,
+        "_ask_person",
     ),
-    Mutant(
-        "told",
-        "an incident owes people a message",
-        lambda: [patch.object(outbox, "enqueue", _never)],
-    ),
-    Mutant(
-        "cards",
-        "a card is owed anew when its incident changes",
-        lambda: [patch.object(outbox, "_raise_cards", _never)],
-    ),
+    _silenced("told", "an incident owes people a message", outbox, "enqueue"),
+    _silenced("cards", "a card is owed anew when its incident changes", outbox, "_raise_cards"),
     Mutant(
         "final",
         "a run that a person ended does not come again",
@@ -334,5 +392,17 @@ def taken_out(name: str) -> Iterator[None]:
     with ExitStack() as patched:
         if name:
             for change in BY_NAME[name].patches():
+                patched.enter_context(change)
+        yield
+
+
+@contextmanager
+def watched(names: Iterable[str], speak: Callable[[str], None]) -> Iterator[None]:
+    """The product as it is; `speak` is called with the name of a mutant of these wherever it would
+    have gone on another way."""
+    with ExitStack() as patched:
+        for name in names:
+            watches = BY_NAME[name].watches
+            for change in watches(partial(speak, name)) if watches is not None else ():
                 patched.enter_context(change)
         yield

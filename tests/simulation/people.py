@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from incidents import services as incidents
@@ -15,6 +15,7 @@ from incidents.vocabulary.lifecycle import OPEN, Trigger
 from runbooks import services
 from runbooks.engine import approvals
 from runbooks.models import UNFINISHED, Mode, Run, RunState, StepRun
+from runbooks.node.holding import SHOWN_AT
 from runbooks.outcomes import Controlled
 from runbooks.people import decommission
 from runbooks.slurm.protocol import NodeState
@@ -144,6 +145,11 @@ class People:
         written = [row["reason"] for facts in runs for row in facts.get("written", ())]
         is_kept = any(before.reason.startswith(reason) for reason in written)
         is_left = play.look(node).reason == before.reason
+        shown = [datetime.fromisoformat(facts[SHOWN_AT]) for facts in runs if SHOWN_AT in facts]
+        restarted_at = play.record.restarted_at
+        is_known = is_left or restarted_at is None or any(at > restarted_at for at in shown)
+        if not is_known:
+            return  # it may be slurmctld that has forgotten the drain
         if is_kept or is_left or play.site.slurm.keeps_accounts:
             play.record.resumed.setdefault(node, set()).add(before.reason.partition(" ")[0])
 

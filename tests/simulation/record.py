@@ -80,7 +80,8 @@ class Record:
     not come yet, `persons_reboots` when they did; `ours_asked` when the product asked for one.
     `polled_at`: when a poll last saw a resource ill.
     `stops`: which of switch and file stop everything; `keeps_out`: which of them have nothing given
-    back. `granted`: runs that a person let act; `refusing`: nodes whose root refuses."""
+    back. `granted`: runs that a person let act; `refusing`: nodes whose root refuses;
+    `restarted_at`: when slurmctld last began."""
 
     words: dict[str, Word] = field(default_factory=dict)
     overwritten_at: dict[str, datetime] = field(default_factory=dict)
@@ -100,6 +101,7 @@ class Record:
     decommissioned: set[str] = field(default_factory=set)
     paused: set[int] = field(default_factory=set)
     refusing: set[str] = field(default_factory=set)
+    restarted_at: datetime | None = None
     needed: int = 0
     changes: int = 0
     events: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -18,6 +18,7 @@ from incidents.people.drain_requests import (
     DrainRequestRefused,
     make_event,
 )
+from runbooks.models import UNFINISHED, Run
 
 if TYPE_CHECKING:
     from tests.simulation.play import Play
@@ -56,6 +57,7 @@ class Site:
             "cut": self.cut_network,
             "hang": self.hang,
             "replace": self.replace_reason,
+            "restart": self.restart_slurmctld,
             "redeliver": self.redeliver,
             "forge": self.forge,
             "poll": self.poll,
@@ -128,7 +130,7 @@ class Site:
         node = node or play.choose_node()
         if play.is_ill(node) or not play.site.nodes.nodes[node].is_up:
             return
-        needs = play.dice.choice((None, None, Recovery.COLD_CYCLE)) if not is_dead else None
+        needs = play.dice.choice((None, None, None, Recovery.COLD_CYCLE)) if not is_dead else None
         kind = "gpu_dead" if is_dead else "gpu_lost"
         play.site.nodes.inject(kind, f"{node}/gpu/0", needs=needs)
         play.record.sick.add(node)
@@ -281,6 +283,19 @@ class Site:
         self._cut_off.add(node)
         play.site.shell.silent.add(node)
         play.note("network", f"SSH no longer reaches {node}")
+
+    def restart_slurmctld(self) -> None:
+        """It has kept all that it was told, and says when it began. Whether a resume before that,
+        which the product has not seen yet, was a person's, nothing tells where no reason is left
+        (docs/runbooks.md says so)."""
+        play = self.play
+        play.record.restarted_at = play.site.now
+        holding = Run.objects.filter(state__in=UNFINISHED).values_list("node__name", flat=True)
+        for node in set(holding) & set(play.record.resumed):
+            if not play.look(node).reason.startswith("kintsugi:"):
+                del play.record.resumed[node]
+        play.site.slurm.configure("BOOT_TIME", f"{play.site.now:%Y-%m-%dT%H:%M:%S}")
+        play.note("slurmctld", "is restarted")
 
     def replace_reason(self, node: str = "") -> None:
         """slurmctld writes a reason of its own over that of a drained node with fewer GPUs."""

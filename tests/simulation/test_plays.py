@@ -13,8 +13,6 @@ from tests.simulation.play import play_once
 pytestmark = pytest.mark.django_db
 # A play takes 0.4 to 0.7 s of CPU: one a test in the plain tier.
 PLAYS, PLAYS_A_TEST = 2000, 100
-# Each has found a defect once; what mended it has a test of its own.
-FOUND = (200036, 200142, 400006, 700080)
 # `run 51322`, `#52744` and the mark in a reason of ours, `kintsugi:52744/5b16b8e5-a9262b`.
 _IDENTITY = re.compile(r"(?<=run )\d+|(?<=#)\d+|(?<=kintsugi:)\d+/[0-9a-f-]+")
 
@@ -24,11 +22,6 @@ _IDENTITY = re.compile(r"(?<=run )\d+|(?<=#)\d+|(?<=kintsugi:)\d+/[0-9a-f-]+")
 def test_what_must_hold_holds_in_every_play(first: int, is_full_length: bool) -> None:
     seeds = range(first, first + (PLAYS_A_TEST if is_full_length else 1))
     assert list(search.list_failures(seeds)) == []
-
-
-@pytest.mark.parametrize("seed", FOUND)
-def test_what_a_play_has_found_holds(seed: int) -> None:
-    assert list(search.list_failures([seed])) == []
 
 
 @pytest.mark.parametrize("name", sorted(mutants.BY_NAME))
