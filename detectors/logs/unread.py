@@ -59,8 +59,16 @@ _MNEMONIC = re.compile(
     r"(?:%(?:%\d\d)?|^#?(?=\w{3,40}/))(?P<facility>[A-Z][A-Z0-9_]*)(?:(?:-[A-Z0-9_]+)*-|/)"
     r"(?P<severity>[0-7])[-/][A-Za-z]"
 )
-# HPE's AOS-CX: the number of an event and its severity, by the names of RFC 5424.
-_EVENT = re.compile(r"Event\|\d{1,5}\|LOG_[A-Z]{3,7}\|")
+# Network systems that grade an event in a form of their own, whatever program stands before it: the
+# number and severity of HPE's AOS-CX, the component of Extreme's EXOS, the message number of
+# Brocade's RASlog, the daemon and level of NVIDIA's Onyx, the number and severity of NVIDIA's UFM.
+_EVENT = re.compile(
+    r"Event\|\d{1,5}\|LOG_[A-Z]{3,7}\|"
+    r"|(?:\d\d/\d\d/\d{4} [\d:.]{8,12} )?<(?:Crit|Erro|Warn|Noti|Info|Summ):[\w.-]{2,60}>"
+    r"|(?:\d{4}/\d\d/\d\d-[\d:]{8,12}(?: \([\w:+-]{1,10}\))?, )?\[[A-Z][A-Z0-9]{1,5}-\d{4}\], ?\d"
+    r"|(?:TID \d{1,20}: )?\[[\w-]{2,20}\.(?:EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG)\]: "
+    r"|\[\d{1,10}\] \[\d{1,10}\] (?:CRITICAL|MAJOR|MINOR|WARNING|INFO) "
+)
 # Of who may log in, what users encrypt and what a licence allows, whatever went wrong with it.
 # NX-OS sends its programs' lines, sshd's too, as SYSTEM_MSG.
 _OF_ACCOUNTS = re.compile(

@@ -75,6 +75,12 @@ PROGRAMS = (
     *("l2ald", "l2cpd", "lacpd", "pfed", "fpc*", "tfeb*", "ebra", "phyethtool", "thermostat"),
     *("mgd", "iccpd", "powermanager", "fru", "strata*", "sand*", "xcvragent", "procmgr*", "rib"),
     *("launcher", "superserver", "lag", "stp*", "mlag*", "bfd", "pmd", "sysdb", "jlaunchd"),
+    *("dcpfe", "pfe[mx]", "chassism", "vccpd", "sfid", "evo-*", "resiliencyd", "picd", "spmb*"),
+    # HPE Slingshot's retry handler; Brocade's RASlog; NVIDIA's UFM and the health monitor of NVOS.
+    *("cxi_rh", "raslogd", "ufm*", "ibdiagnet", "system_healthd"),
+    # Controllers of machines and arrays, which send their events to syslog.
+    *("#ilo*", "xcc*", "idrac*", "purity.*", "sfa*", "emf*", "phosphor-*", "psu-monitor"),
+    *("ipmimain", "pldmd", "hw-management*", "hw_management*"),
 )
 # Programs in whose lines a part of the machine must be named as well: they speak of everything.
 GENERAL_PROGRAMS = (
@@ -171,6 +177,10 @@ ERROR_MARKS = (
     r"\[[EX]\] ",
     # HPE's AOS-CX (Event Log Message Reference Guide).
     r"Event\|\d{1,5}\|LOG_(?:EMERG|ALERT|CRIT|ERR)\|",
+    # Extreme's EXOS (EMS Messages Catalog), NVIDIA's Onyx and UFM.
+    r"(?:\d\d/\d\d/\d{4} [\d:.]{8,12} )?<(?:Crit|Erro):[\w.-]{2,60}>",
+    r"(?:TID \d{1,20}: )?\[[\w-]{2,20}\.(?:EMERG|ALERT|CRIT|ERR)\]: ",
+    r"\[\d{1,10}\] \[\d{1,10}\] (?:CRITICAL|MAJOR) ",
     # OpenZFS (spl-err.c, CE_WARN); not the head of a call trace (kernel/panic.c).
     r"WARNING: (?!CPU: )",
     # NCCL (src/debug.cc), UCX (src/ucs/debug/log.c): the place of the process and of the source.
@@ -191,6 +201,9 @@ CALM_MARKS = (
     r"(?:time=\S{1,40} )?level=(?:info|debug|trace)\b",
     r"-[IV]- ",
     r"Event\|\d{1,5}\|LOG_(?:NOTICE|INFO|DEBUG)\|",
+    r"(?:\d\d/\d\d/\d{4} [\d:.]{8,12} )?<(?:Noti|Info|Summ):[\w.-]{2,60}>",
+    r"(?:TID \d{1,20}: )?\[[\w-]{2,20}\.(?:NOTICE|INFO|DEBUG)\]: ",
+    r"\[\d{1,10}\] \[\d{1,10}\] INFO ",
     # Ceph (src/common/dout.h: what is above 0 is for its makers; src/common/LogEntry.cc).
     r"[0-9a-f]{12,16} {1,3}[1-9]\d? ",
     r".{0,76}\[(?:DBG|INF)\] ",
@@ -207,6 +220,7 @@ ERROR_MARKS_ANYWHERE = (
     r"\bWARNING: ",
     r"\|LOG_(?:EMERG|ALERT|CRIT|ERR)\|",
     r"%%\d\d\w{1,40}/[0-3]/",
+    r"<(?:Crit|Erro):",
     # A network system's mnemonic may say alone what is wrong.
     r"[A-Z0-9]_(?:FAIL(?:ED|URE)?|FAULT|ERR(?:OR)?|DOWN|LOST|MISMATCH|EXCEED(?:ED)?|INVALID)\b ?:",
     r"\.service: (?:[Mm]ain|[Cc]ontrol) process exited",

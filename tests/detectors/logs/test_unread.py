@@ -50,6 +50,9 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("QUUX/4/V15_FROB_FAIL: the voltage of board 7 is 1.7", "%QUUX"),
         ("Nov  1 12:00:00 leaf01 %%01QUUX/4/FROB_FAIL: sensor 7 says 1.7", "%QUUX"),
         ("2026/11/01 12:00:00 BGP: [AB12C-3D4E5][EC 33554433] quux: frob of 9", "BGP"),
+        # By the grade that a network system puts before its words, whatever the program.
+        ("Nov  1 12:00:00 sw1 quuxd[9]: TID 12: [quuxd.ERR]: frob of 9", "quuxd"),
+        ("2026-11-01 12:00:00.1 [7] [9] CRITICAL [Quux] Frob [frob 9]: quux", None),
         # A device by the kernel's form, a driver by its name.
         ("Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: gave up on mailbox 3", "kernel"),
         ("Nov  1 12:00:00 gn001 kernel: sd 0:0:12:0: [sdq] quux is unstable", "kernel"),
