@@ -23,7 +23,9 @@ class KintsugiConfig(AppConfig):
         site_catalog.set_directory(settings.KINTSUGI["KINTSUGI_CATALOG_DIR"] or None)
         # Sent for the last app with tables: by then every permission exists. This app has none and
         # is never sent for.
-        post_migrate.connect(roles.after_migrate, sender=apps.get_app_config("runbooks"))
+        post_migrate.connect(
+            roles.update_groups_after_migrate, sender=apps.get_app_config("runbooks")
+        )
 
 
 class ConsoleAdminConfig(admin_apps.SimpleAdminConfig):

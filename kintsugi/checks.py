@@ -28,7 +28,7 @@ _SAFE_POLICY = "noeviction"
 _TIMEOUT_S = 2.0
 
 
-def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+def check_redis_eviction(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """`allkeys-lru` and its kin drop whole queues in silence when memory is short; the sweep would
     hide it for long."""
     url = settings.KINTSUGI["REDIS_URL"]
@@ -55,7 +55,7 @@ def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.
     ]
 
 
-def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+def check_node_access(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A key or a list of host keys that cannot be read would make every node look unreachable."""
     values = settings.KINTSUGI
     known_hosts = Path(values["KINTSUGI_SSH_KNOWN_HOSTS"] or Path.home() / ".ssh" / "known_hosts")
@@ -84,7 +84,7 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     return []
 
 
-def refused_certificates_are_readable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+def check_refused_certificates(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """The receiver goes on with the list of before, and does not start again without one."""
     path = settings.KINTSUGI["KINTSUGI_TLS_REFUSED"]
     if not path:
@@ -100,7 +100,7 @@ def refused_certificates_are_readable(app_configs: Any, **_: Any) -> Sequence[ch
     return []
 
 
-def catalogue_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+def check_catalogue(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A row that is read wrongly would raise faults of what is well, or hide what is not."""
     try:
         catalog.load()
@@ -112,7 +112,7 @@ def catalogue_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMess
     return []
 
 
-def correlation_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+def check_correlation(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A rule that is read wrongly would join what does not belong together, and nobody would be
     told of it."""
     try:
@@ -127,7 +127,7 @@ def correlation_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     return []
 
 
-def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+def check_runbooks(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A runbook that is read wrongly would be found out when a node is already drained."""
     try:
         library.load()
@@ -140,7 +140,7 @@ def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMess
     return []
 
 
-def job_policy_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+def check_job_policy(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A table that is read wrongly would be found out when jobs are already in the way."""
     path: Path | None = settings.KINTSUGI["KINTSUGI_JOB_POLICY"]
     if path is None:
@@ -154,11 +154,11 @@ def job_policy_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMes
 
 
 CHECKS = (
-    redis_keeps_what_it_is_given,
-    node_access_is_usable,
-    refused_certificates_are_readable,
-    catalogue_is_usable,
-    correlation_is_usable,
-    runbooks_are_usable,
-    job_policy_is_usable,
+    check_redis_eviction,
+    check_node_access,
+    check_refused_certificates,
+    check_catalogue,
+    check_correlation,
+    check_runbooks,
+    check_job_policy,
 )

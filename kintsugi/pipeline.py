@@ -40,7 +40,7 @@ from kintsugi.periodic.polling import (
     Watch,
     evaluate_rounds,
     is_unreachable,
-    learn,
+    store_judgement,
 )
 from runbooks import services as runbooks
 from runbooks.step import World
@@ -118,13 +118,13 @@ class Pipeline:
     def poll_due(self, tick: timedelta) -> None:
         """Enqueues the polls that are due. `tick` is the time between two calls."""
         now = self.clock()
-        paces = self._watch.schedule.paces(self._watch, now)
+        paces = self._watch.schedule.list_paces(self._watch, now)
         for chunk in polling.claim(paces, now, tick=tick):
             self.queue.poll(chunk)
 
     def poll(self, chunk: Chunk) -> None:
         """One detector looks at some targets; what it sees takes the same way as a log line."""
-        detector = self._watch.detector(chunk.detector)
+        detector = self._watch.find_detector(chunk.detector)
         if detector is None:
             return
         chunk = polling.begin(chunk, self.clock())
@@ -136,7 +136,7 @@ class Pipeline:
                 answers = [answer for answer in answers if answer[1]]
             if answers:
                 self._follow_up(self._ingest_polls(chunk, detector, answers, now), now)
-        polling.end(chunk, self._watch.every(detector), self.clock(), not_asked=not_asked)
+        polling.end(chunk, self._watch.get_period(detector), self.clock(), not_asked=not_asked)
 
     def _ingest_polls(
         self, chunk: Chunk, detector: Detector, answers: Answers, now: datetime
@@ -144,7 +144,7 @@ class Pipeline:
         """Evaluated before the transaction, and once more in it where a round out of turn came
         between."""
         names = [target.name for target, _ in answers]
-        every = self._watch.every(detector)
+        every = self._watch.get_period(detector)
         is_overloaded = overload.is_suspending(now)
 
         def evaluate() -> tuple[list[Round], Judgement]:
@@ -170,7 +170,7 @@ class Pipeline:
         last = polling.last_polled(node, TargetKind.NODE.value)
         paused = poll_pauses.of_node(node, self.clock())
         for target in services.list_targets(TargetKind.NODE, [node]):
-            for detector in self._watch.of_node(target, last, self.clock()):
+            for detector in self._watch.list_due_detectors(target, last, self.clock()):
                 if detector.name in paused:
                     continue
                 answer = observe_one(target, detector, self._watch.via, self.clock())
@@ -201,7 +201,7 @@ class Pipeline:
         now = self.clock()
         detectors = {}
         for name in sorted(observations):
-            detector = self._watch.detector(name)
+            detector = self._watch.find_detector(name)
             if detector is not None:
                 detectors[name] = detector
         targets = services.list_targets(TargetKind.NODE, [node])
@@ -340,7 +340,7 @@ class Pipeline:
             job_watch.update_jobs(now, self.world.slurm)
             self._notify_due(now)
 
-        self._run_once("update_jobs", job_watch.period(self.clock()), work)
+        self._run_once("update_jobs", job_watch.compute_period(self.clock()), work)
 
     def look_at_nodes(self) -> None:
         """All of Slurm's nodes, for whoever shows or counts them."""
@@ -348,7 +348,7 @@ class Pipeline:
         def work(now: datetime) -> None:
             node_watch.look_at_nodes(now, self.world)
 
-        self._run_once("look_at_nodes", node_watch.period(), work)
+        self._run_once("look_at_nodes", node_watch.compute_period(), work)
 
     def record_acts(self) -> None:
         """What people did to nodes, for the dry-run report."""
@@ -405,9 +405,9 @@ class Pipeline:
         the events."""
         if not rounds:
             return []
-        changes = learn(judgement, now, may_move_parts=not is_report)
+        changes = store_judgement(judgement, now, may_move_parts=not is_report)
         states = [poll.state for poll in rounds]
-        every = {poll.detector.name: self._watch.every(poll.detector) for poll in rounds}
+        every = {poll.detector.name: self._watch.get_period(poll.detector) for poll in rounds}
         if chunk is not None:
             polling.finish(states, every[chunk.detector], now, chunk=chunk)
         else:

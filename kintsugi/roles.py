@@ -81,7 +81,7 @@ PERMISSIONS: dict[UserRole, tuple[str, ...]] = {
 }
 
 
-def ensure() -> dict[UserRole, int]:
+def update_groups() -> dict[UserRole, int]:
     """The three groups with exactly these permissions; how many each has. Safe to repeat."""
     groups, permissions = apps.get_model("auth", "Group"), apps.get_model("auth", "Permission")
     given = {}
@@ -97,10 +97,10 @@ def ensure() -> dict[UserRole, int]:
     return given
 
 
-def after_migrate(**_signal: object) -> None:
+def update_groups_after_migrate(**_signal: object) -> None:
     """Each `migrate` leaves the groups as this file has them, so that no deployment can forget
     it."""
-    ensure()
+    update_groups()
 
 
 def may_enter(user: User | AnonymousUser) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from django.urls import reverse_lazy
 
 from kintsugi.configuration import config, settings_file
-from kintsugi.configuration.part_name import part_name
+from kintsugi.configuration.part_name import get_part_name
 from kintsugi.periodic import periods
 from kintsugi.web.appearance import UNFOLD as UNFOLD
 
@@ -23,7 +23,7 @@ DATA_DIR: Path = KINTSUGI["KINTSUGI_DATA_DIR"].absolute()
 DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _kept_secret(path: Path) -> str:
+def _read_or_create_secret(path: Path) -> str:
     """The embedded mode's own key: made once, readable by its owner alone."""
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -35,7 +35,7 @@ def _kept_secret(path: Path) -> str:
 # A database host that vanished is noticed within seconds; libpq alone waits for minutes (our
 # choice; a site's URL may say otherwise). Times in seconds, tcp_user_timeout in milliseconds.
 _CONNECTION_DEFAULTS = {
-    "application_name": part_name(sys.argv),
+    "application_name": get_part_name(sys.argv),
     "connect_timeout": "5",
     "keepalives_idle": "10",
     "tcp_user_timeout": "20000",
@@ -84,7 +84,7 @@ def make_database(libpq: dict[str, str] | None) -> dict[str, Any]:
 
 
 HISTORY_DIR: Path = KINTSUGI["KINTSUGI_HISTORY_DIR"] or DATA_DIR / "history"
-SECRET_KEY = KINTSUGI["KINTSUGI_SECRET_KEY"] or _kept_secret(DATA_DIR / "secret_key")
+SECRET_KEY = KINTSUGI["KINTSUGI_SECRET_KEY"] or _read_or_create_secret(DATA_DIR / "secret_key")
 DEBUG = False
 ALLOWED_HOSTS = KINTSUGI["KINTSUGI_ALLOWED_HOSTS"]
 CSRF_TRUSTED_ORIGINS = [KINTSUGI["KINTSUGI_BASE_URL"].rstrip("/")]
@@ -223,7 +223,7 @@ CELERY_BEAT_SCHEDULER = (  # nothing to remember between starts: what is due sta
 )
 
 
-def _beat_entry(task: str, period: timedelta, queue: str) -> dict[str, Any]:
+def _build_beat_entry(task: str, period: timedelta, queue: str) -> dict[str, Any]:
     """A call that has waited for a whole period is dropped: the next one is there."""
     return {
         "task": f"kintsugi.tasks.{task}",
@@ -233,15 +233,17 @@ def _beat_entry(task: str, period: timedelta, queue: str) -> dict[str, Any]:
 
 
 CELERY_BEAT_SCHEDULE = {
-    "prune_history": _beat_entry("prune_history", periods.PRUNE_HISTORY, "sweep"),
-    "sweep": _beat_entry("sweep", KINTSUGI["KINTSUGI_SWEEP_EVERY"], "sweep"),
-    "poll_due": _beat_entry("poll_due", periods.POLL_DUE, "sweep"),
+    "prune_history": _build_beat_entry("prune_history", periods.PRUNE_HISTORY, "sweep"),
+    "sweep": _build_beat_entry("sweep", KINTSUGI["KINTSUGI_SWEEP_EVERY"], "sweep"),
+    "poll_due": _build_beat_entry("poll_due", periods.POLL_DUE, "sweep"),
     # What may wait for Slurm. A slurmctld that hangs holds up this queue and no other.
-    "ask_reach": _beat_entry("ask_reach", periods.ASK_REACH, "slurm"),
-    "compare": _beat_entry("compare", periods.COMPARE, "slurm"),
-    "update_jobs": _beat_entry("update_jobs", periods.UPDATE_JOBS_AT_ONCE, "slurm"),
-    "look_at_nodes": _beat_entry("look_at_nodes", periods.LOOK_AT_NODES_AT_ONCE, "slurm"),
-    "record_acts": _beat_entry("record_acts", periods.RECORD_ACTS, "slurm"),
-    "follow_reservations": _beat_entry("follow_reservations", periods.FOLLOW_RESERVATIONS, "slurm"),
+    "ask_reach": _build_beat_entry("ask_reach", periods.ASK_REACH, "slurm"),
+    "compare": _build_beat_entry("compare", periods.COMPARE, "slurm"),
+    "update_jobs": _build_beat_entry("update_jobs", periods.UPDATE_JOBS_AT_ONCE, "slurm"),
+    "look_at_nodes": _build_beat_entry("look_at_nodes", periods.LOOK_AT_NODES_AT_ONCE, "slurm"),
+    "record_acts": _build_beat_entry("record_acts", periods.RECORD_ACTS, "slurm"),
+    "follow_reservations": _build_beat_entry(
+        "follow_reservations", periods.FOLLOW_RESERVATIONS, "slurm"
+    ),
 }
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False

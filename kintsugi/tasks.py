@@ -51,11 +51,11 @@ _GIVE_WAY_S = 10.0
 @lru_cache(maxsize=1)
 def pipeline() -> Pipeline:
     """One per process: connections to nodes and to Slack are kept."""
-    world = wiring.world()
-    watch = wiring.watch(world.shell)
+    world = wiring.build_world()
+    watch = wiring.build_watch(world.shell)
     return Pipeline(
         world,
-        wiring.notifier(),
+        wiring.build_notifier(),
         CeleryQueue(),
         clock=clock.now,
         catalog=catalog.load(),
@@ -121,7 +121,7 @@ def poll(detector: str, targets: Sequence[str], lease: str, number: int | None =
 #   do nothing anyway.
 @shared_task
 def advance(run_id: int) -> None:
-    if wiring.acts() or runbooks.is_shadow(run_id):
+    if wiring.may_act() or runbooks.is_shadow(run_id):
         pipeline().advance(run_id)
     else:
         _log.warning(
@@ -133,7 +133,7 @@ def advance(run_id: int) -> None:
 # What arming needs, looked at with the keys for acts; the console reads the report.
 @shared_task
 def preflight(by: str) -> None:
-    if wiring.acts():
+    if wiring.may_act():
         runbooks.report_preflight(pipeline().world, by=by, now=clock.now())
 
 

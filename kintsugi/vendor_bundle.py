@@ -43,18 +43,18 @@ def collect(
     pattern = field_diagnostics or settings.KINTSUGI["KINTSUGI_FIELD_DIAGNOSTICS"] or ""
     pieces = [
         *evidence.pieces(case),
-        *_runs(case),
+        *_iterate_run_pieces(case),
         *inspection.pieces(target, shell, field_diagnostics=pattern),
     ]
     folder = f"kintsugi-case-{case.pk}"
-    content = archive.packed(folder, pieces, at=now, secrets=_secrets())
+    content = archive.packed(folder, pieces, at=now, secrets=_list_secrets())
     return Bundle(f"{folder}.tar.gz", content)
 
 
-def _runs(case: VendorCase) -> Iterable[Piece]:
+def _iterate_run_pieces(case: VendorCase) -> Iterable[Piece]:
     """What was tried on the part, and what the steps of this incident's runs saw."""
     tried = CureAttempt.objects.filter(resource=case.resource).order_by("pk")
-    lines = evidence.lines_of((row.tried_at, _cure(row)) for row in tried)
+    lines = evidence.lines_of((row.tried_at, _format_cure(row)) for row in tried)
     yield Piece("repairs-tried.txt", _OURS, ("\n".join(lines) + "\n").encode())
     for run in Run.objects.filter(incident_id=case.incident_id).order_by("pk"):
         for step in run.steps.order_by("pk"):
@@ -66,7 +66,7 @@ def _runs(case: VendorCase) -> Iterable[Piece]:
                 yield Piece(path, f"run {run.pk}, step {step.name}", f"{text}\n".encode())
 
 
-def _cure(row: CureAttempt) -> str:
+def _format_cure(row: CureAttempt) -> str:
     outcome = {True: "cured", False: "not cured", None: "not known yet"}[row.has_cured]
     return (
         f"{row.rung} for {row.fault_type} on serial {row.serial or 'not known'}: {outcome}."
@@ -74,7 +74,7 @@ def _cure(row: CureAttempt) -> str:
     )
 
 
-def _secrets() -> list[str]:
+def _list_secrets() -> list[str]:
     """Of our own settings, and of the groups of KINTSUGI_CREDENTIALS as far as this process reads
     them: none may leave in an archive, wherever it was printed."""
     values: Mapping[str, Any] = settings.KINTSUGI

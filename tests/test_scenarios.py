@@ -47,7 +47,7 @@ def own_database(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
 
 def perform(name: str, *, seed: int | None = None) -> tuple[Performed, list[str]]:
     script = reader.read(SCENARIOS / name)
-    with database.temporary():
+    with database.use_temporary_database():
         performed = replay.scenario(script, seed=seed)
     return performed, expect.differences(script.expected, performed.played)
 
@@ -72,7 +72,7 @@ def test_a_scenario_plays_the_same_wherever_its_folder_lies(tmp_path: Path) -> N
     played = []
     for name in ("here", "there"):
         folder = shutil.copytree(SCENARIOS / "leaf_switch_reboot", tmp_path / name)
-        with database.temporary():
+        with database.use_temporary_database():
             played.append(replay.scenario(reader.read(folder)).played.incidents)
     assert played[0] == played[1]
 
@@ -111,7 +111,7 @@ def test_leafs_of_one_pod_that_reboot_together_are_one_incident_of_the_pod(
     )
     (tmp_path / "scenario.toml").write_text(EVERY_LEAF + steps)
     (tmp_path / "expected.toml").write_text("[totals]\nincidents = 1\n")
-    with database.temporary():
+    with database.use_temporary_database():
         played = replay.scenario(reader.read(tmp_path), seed=seed).played
     found = [(row["fault_type"], row["root_resource"]) for row in played.true_incidents]
     assert found == [("switch.leafs_lost", "pod/pod-a")]

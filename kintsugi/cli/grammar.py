@@ -74,7 +74,7 @@ _UNREAD = "kintsugi.cli.unread"
 _SITE_TOOLS = "kintsugi.cli.site_tools"
 
 
-def _windows(name: str) -> tuple[Verb, ...]:
+def _build_window_verbs(name: str) -> tuple[Verb, ...]:
     verbs = []
     for verb, text in _WINDOW_VERBS.items():
         words = (name, verb)
@@ -336,8 +336,8 @@ VERBS: tuple[Verb, ...] = (
         manage=("breaker", "--close"),
         is_change=True,
     ),
-    *_windows("silence"),
-    *_windows("maintenance"),
+    *_build_window_verbs("silence"),
+    *_build_window_verbs("maintenance"),
     Verb(
         ("change", "add"),
         "tell of a change, from a commit hook, a playbook or by hand",

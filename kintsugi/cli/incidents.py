@@ -75,9 +75,9 @@ def list_incidents(
     if severity is not None:
         found = found.filter(severity=severity)
     if nodes:
-        found = found.filter(on_machines(nodes))
+        found = found.filter(filter_by_machines(nodes))
     order = ("-pk",) if closed else ("-rank", "onset_at", "pk")
-    rows = [incident_row(incident) for incident in found.order_by(*order)[:limit]]
+    rows = [build_incident_row(incident) for incident in found.order_by(*order)[:limit]]
     output.print_rows(rows, _INCIDENT_COLUMNS, as_json=as_json, empty="No incident.")
     output.print_left_out(len(rows), found.count())
 
@@ -89,8 +89,8 @@ def show_incident(
     found_runs = incident.runs.select_related("node", "incident").order_by("pk")
     runs = [output.make_row(run, _RUN_FIELDS) for run in found_runs]
     members = incident.members.select_related("fault__membership")
-    faults = [fault_row(link.fault) for link in members]
-    facts = incident_row(incident) | output.make_row(incident, _FURTHER_INCIDENT_FIELDS)
+    faults = [build_fault_row(link.fault) for link in members]
+    facts = build_incident_row(incident) | output.make_row(incident, _FURTHER_INCIDENT_FIELDS)
     now = timezone.now()
     does = story.doing(incident, progress.format_progress(incident, now), now)
     advice = story.find_advice(incident)
@@ -117,9 +117,9 @@ def list_faults(
     if type_:
         found = found.filter(fault_type=type_)
     if nodes:
-        found = found.filter(on_machines(nodes))
+        found = found.filter(filter_by_machines(nodes))
     ordered = found.order_by("-rank", "raised_at", "pk")
-    rows = [fault_row(fault) for fault in ordered.select_related("membership")[:limit]]
+    rows = [build_fault_row(fault) for fault in ordered.select_related("membership")[:limit]]
     output.print_rows(rows, _FAULT_COLUMNS, as_json=as_json, empty="No fault stands.")
     output.print_left_out(len(rows), found.count())
 
@@ -136,19 +136,19 @@ def find(number: str) -> Incident:
     return incident
 
 
-def on_machines(words: Sequence[str]) -> Q:
+def filter_by_machines(words: Sequence[str]) -> Q:
     """Nodes, and switches: both are named alike on the command line."""
     names = hosts.parse(words)
     owners = [f"{kind}/{name}" for kind in ("node", "switch") for name in names]
     return Q(owner__in=owners)
 
 
-def incident_row(incident: Any) -> dict[str, Any]:
+def build_incident_row(incident: Any) -> dict[str, Any]:
     machine = incident.owner.partition("/")[2] or incident.owner
     return output.make_row(incident, _INCIDENT_FIELDS) | {"where": machine}
 
 
-def fault_row(fault: Fault) -> dict[str, Any]:
+def build_fault_row(fault: Fault) -> dict[str, Any]:
     membership = getattr(fault, "membership", None)
     incident = membership.incident_id if membership is not None else None
     return output.make_row(fault, _FAULT_FIELDS) | {"incident": incident}

@@ -33,25 +33,27 @@ class LazyVerb(TyperCommand):
         if self.verb.needs is not Needs.NOTHING:
             site.set_up(self.verb)
         if self.verb.manage:
-            return _passing_on(self.verb)
+            return _build_forwarding_command(self.verb)
         module_name, _, function_name = self.verb.function.partition(":")
         function = getattr(importlib.import_module(module_name), function_name)
         if self.verb.passes_on:
-            return _command(self.verb, function, is_passing_on=True)
-        return _command(self.verb, site.before(self.verb, function), is_passing_on=False)
+            return _build_command(self.verb, function, is_passing_on=True)
+        return _build_command(
+            self.verb, site.require_site(self.verb, function), is_passing_on=False
+        )
 
 
-def _passing_on(verb: Verb) -> TyperCommand:
+def _build_forwarding_command(verb: Verb) -> TyperCommand:
     """All words go to the management command, whose own parser reads and explains them."""
     management = importlib.import_module("kintsugi.cli.management")
 
     def run(context: typer.Context) -> None:
         management.run(verb, context.args)
 
-    return _command(verb, run, is_passing_on=True)
+    return _build_command(verb, run, is_passing_on=True)
 
 
-def _command(verb: Verb, function: Any, *, is_passing_on: bool) -> TyperCommand:
+def _build_command(verb: Verb, function: Any, *, is_passing_on: bool) -> TyperCommand:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     text = f"{verb.help[0].upper()}{verb.help[1:]}."
     register = app.command(

@@ -91,14 +91,14 @@ def list_wrong_rules(
 ) -> None:
     rows = []
     for rule in services.list_wrong_rules(timezone.now() - timedelta(days=days)):
-        numbers = list(rule.incidents) if as_json else _shorten(rule.incidents)
+        numbers = list(rule.incidents) if as_json else _format_numbers(rule.incidents)
         rows.append({**asdict(rule), "incidents": numbers})
     columns = ("fault_type", "refuted", "last_at", "incidents")
     empty = f"No fault that was told of was refuted in {days} days."
     output.print_rows(rows, columns, as_json=as_json, empty=empty)
 
 
-def _shorten(numbers: Sequence[int]) -> str:
+def _format_numbers(numbers: Sequence[int]) -> str:
     shown = " ".join(f"#{number}" for number in numbers[:_INCIDENTS])
     return f"{shown} ..." if len(numbers) > _INCIDENTS else shown
 

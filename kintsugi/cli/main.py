@@ -50,18 +50,18 @@ def build(verbs: Iterable[Verb] = VERBS) -> TyperGroup:
     app = typer.Typer(
         help=_HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
-    app.callback()(_options)
+    app.callback()(_read_options)
     root = typer.main.get_command(app)
     if not isinstance(root, TyperGroup):
         raise TypeError("kintsugi has verbs")
     for verb in verbs:
         *parents, name = verb.words
-        group = _object_group(root, parents[0]) if parents else root
+        group = _get_object_group(root, parents[0]) if parents else root
         group.add_command(LazyVerb(verb), name)
     return root
 
 
-def _object_group(root: TyperGroup, name: str) -> TyperGroup:
+def _get_object_group(root: TyperGroup, name: str) -> TyperGroup:
     group = root.commands.get(name)
     if not isinstance(group, TyperGroup):
         group = TyperGroup(
@@ -77,7 +77,7 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-def _options(
+def _read_options(
     config: Annotated[
         Path | None,
         typer.Option(
@@ -94,7 +94,7 @@ def _options(
     if config is not None:
         os.environ[settings_file.VARIABLE] = str(config)
         return
-    found = settings_file.default_path()
+    found = settings_file.find_default_path()
     if found is not None:
         os.environ.setdefault(settings_file.VARIABLE, str(found))
 

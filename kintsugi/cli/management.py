@@ -40,7 +40,7 @@ def run(verb: Verb, words: Sequence[str]) -> None:
     spoken = " ".join(verb.words)
     command = _load(name)
     parser = command.create_parser("kintsugi", name if first else spoken)
-    leaf = _leaf(parser, first)
+    leaf = _find_leaf_parser(parser, first)
     has_own_json = any("--json" in action.option_strings for action in leaf._actions)
     is_answer = name not in _ENDLESS and not has_own_json
     if is_answer:
@@ -76,7 +76,7 @@ def _run_as_json(
     text = out.getvalue().splitlines()
     problems = [*err.getvalue().splitlines(), *refusal.splitlines()]
     spoken = " ".join(verb.words)
-    answer = {"site": site.site_name(), "verb": spoken, "done": code == exit_codes.OK}
+    answer = {"site": site.get_site_name(), "verb": spoken, "done": code == exit_codes.OK}
     output.print_json({**answer, "code": code, "text": text, "problems": problems})
     raise SystemExit(code)
 
@@ -95,11 +95,13 @@ def manage(context: typer.Context) -> None:
     )
 
 
-def _leaf(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:
+def _find_leaf_parser(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> argparse.ArgumentParser:
     """The parser of the command's own verb, where the command has verbs."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and words and words[0] in action.choices:
-            return _leaf(action.choices[words[0]], words[1:])
+            return _find_leaf_parser(action.choices[words[0]], words[1:])
     return parser
 
 

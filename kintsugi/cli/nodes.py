@@ -53,7 +53,7 @@ def list_nodes(
     as_fold: Annotated[bool, typer.Option("--fold", help="print one host list")] = False,
     as_json: Json = False,
 ) -> None:
-    rows = [row for row in _rows(_chosen(nodes)) if row["incidents"] or not ill]
+    rows = [row for row in _build_rows(_list_chosen_nodes(nodes)) if row["incidents"] or not ill]
     if out:
         rows = [row for row in rows if row["slurm"] is not None and row["slurm"] != "in service"]
     if as_fold:
@@ -63,11 +63,11 @@ def list_nodes(
 
 
 def show_node(name: Annotated[str, typer.Argument(metavar="NODE")], as_json: Json = False) -> None:
-    (node,) = _chosen([name])
-    (row,) = _rows([node])
+    (node,) = _list_chosen_nodes([name])
+    (row,) = _build_rows([node])
     gpus = [output.make_row(gpu, _GPU_FIELDS) for gpu in node.gpus.all()]
     found = Incident.objects.filter(node=node).annotate(faults=Count("members"))
-    latest = [incidents.incident_row(incident) for incident in found.order_by("-pk")[:10]]
+    latest = [incidents.build_incident_row(incident) for incident in found.order_by("-pk")[:10]]
     gpu_count = node.gpu_count if node.gpu_count is not None else len(gpus)
     facts = row | output.make_row(node, _FURTHER_FIELDS) | {"gpus": gpu_count}
     history = node_states.get_history(node.name)
@@ -172,7 +172,7 @@ def _complain_of_untold(names: Collection[str], *, is_all: bool) -> None:
     output.complain(problem)
 
 
-def _chosen(words: list[str] | None) -> list[Node]:
+def _list_chosen_nodes(words: list[str] | None) -> list[Node]:
     """All where none is named. Raises CommandError for a name that the inventory does not have."""
     known = Node.objects.order_by("name")
     if not words:
@@ -186,7 +186,7 @@ def _chosen(words: list[str] | None) -> list[Node]:
     return found
 
 
-def _rows(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+def _build_rows(nodes: Iterable[Node]) -> list[dict[str, Any]]:
     seen = node_states.get_current()
     open_incidents: dict[int, list[int]] = defaultdict(list)
     pairs = Incident.objects.open().exclude(node=None).order_by("pk")
@@ -195,12 +195,15 @@ def _rows(nodes: Iterable[Node]) -> list[dict[str, Any]]:
             open_incidents[node_id].append(incident_id)
     rows = []
     for node in nodes:
-        state = {"slurm": _slurm(seen.get(node.name)), "incidents": open_incidents[node.pk]}
+        state = {
+            "slurm": _format_slurm_state(seen.get(node.name)),
+            "incidents": open_incidents[node.pk],
+        }
         rows.append(output.make_row(node, _FIELDS) | state)
     return rows
 
 
-def _slurm(seen: NodeInterval | None) -> str | None:
+def _format_slurm_state(seen: NodeInterval | None) -> str | None:
     """None: Slurm has not been looked at."""
     if seen is None:
         return None

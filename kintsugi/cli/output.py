@@ -55,7 +55,7 @@ def print_facts(facts: Row, *, as_json: bool) -> None:
         return
     width = max(len(name) for name in facts)
     for name, value in facts.items():
-        echo(f"{_heading(name):<{width}}{_GAP}{format_value(value)}".rstrip())
+        echo(f"{_format_heading(name):<{width}}{_GAP}{format_value(value)}".rstrip())
 
 
 def print_json(value: Any) -> None:
@@ -69,7 +69,7 @@ def print_left_out(shown: int, found: int) -> None:
 
 def format_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Columns as wide as their longest value; the last one is not padded."""
-    lines = [[_heading(column) for column in columns]]
+    lines = [[_format_heading(column) for column in columns]]
     for row in rows:
         lines.append([format_value(row[column]) for column in columns])
     widths = [max(map(len, values)) for values in zip(*lines, strict=True)]
@@ -95,7 +95,7 @@ def _format_line(values: Sequence[str], widths: Sequence[int]) -> str:
     return _GAP.join(padded).rstrip()
 
 
-def _heading(name: str) -> str:
+def _format_heading(name: str) -> str:
     return name.replace("_", " ").upper()
 
 

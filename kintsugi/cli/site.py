@@ -61,7 +61,7 @@ def begin(verb: Verb, require: Callable[[], None] = require_tables) -> None:
         output.complain(describe())
 
 
-def before(verb: Verb, function: Callable[..., None]) -> Callable[..., None]:
+def require_site(verb: Verb, function: Callable[..., None]) -> Callable[..., None]:
     """The function of a verb, once the site is known to be there."""
 
     @functools.wraps(function)
@@ -75,10 +75,10 @@ def before(verb: Verb, function: Callable[..., None]) -> Callable[..., None]:
 
 def describe() -> str:
     path = os.environ.get(settings_file.VARIABLE) or "the environment"
-    return f"Site {site_name()}, {store_name()}, settings from {path}."
+    return f"Site {get_site_name()}, {store_name()}, settings from {path}."
 
 
-def site_name() -> str:
+def get_site_name() -> str:
     return settings.KINTSUGI["KINTSUGI_CLUSTER_NAME"] or "without a name (KINTSUGI_CLUSTER_NAME)"
 
 

@@ -117,7 +117,7 @@ def add_change(
     """Raises CommandError."""
     now = timezone.now()
     teller = get_person()
-    took_effect_at = typed_times.moment("--at", at) if at else now
+    took_effect_at = typed_times.parse_moment("--at", at) if at else now
     machines = hosts.parse(on or ())
     draft = ChangeDraft(
         summary=summary, author=by or teller, at=took_effect_at, reference=ref, machines=machines
@@ -170,9 +170,9 @@ def add_arming(
         )
     now = timezone.now()
     ((scope, place),) = places
-    until = now + typed_times.length("--for", length)
+    until = now + typed_times.parse_length("--for", length)
     draft = services.ArmingDraft(runbook, mode, scope, place, until, reason, runs)
-    world = wiring.world() if mode == Mode.ARMED else None
+    world = wiring.build_world() if mode == Mode.ARMED else None
     _tell(services.begin_arming(draft, actor=get_person(), now=now, world=world))
 
 
@@ -223,7 +223,7 @@ def confirm_request(
     from kintsugi.clients import wiring  # noqa: PLC0415  (Slurm and node access: arming looks at them)
 
     is_arming = request is not None and request.terms["mode"] == Mode.ARMED
-    world = wiring.world() if is_arming else None
+    world = wiring.build_world() if is_arming else None
     words = {"actor": get_person(), "seen": seen}
     _tell(services.confirm_request(number, **words, now=timezone.now(), world=world))
 

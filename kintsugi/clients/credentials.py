@@ -59,16 +59,16 @@ class CredentialGroup:
 class Credentials:
     groups: tuple[CredentialGroup, ...] = ()
 
-    def ssh(self, target: Target) -> SshAccess | None:
+    def find_ssh(self, target: Target) -> SshAccess | None:
         """None: the default of KINTSUGI_SSH_KEY."""
-        for group in self._groups_of(target):
+        for group in self._iterate_groups(target):
             if group.ssh:
                 return group.ssh
         return None
 
-    def snmp(self, target: Target) -> SnmpCredentials:
+    def get_snmp(self, target: Target) -> SnmpCredentials:
         """Raises NotConfigured for a target that no group with SNMP names."""
-        for group in self._groups_of(target):
+        for group in self._iterate_groups(target):
             if group.snmp and target.snmp_port == SNMP_PORT:
                 return group.snmp
             if group.snmp:
@@ -77,17 +77,17 @@ class Credentials:
             f"{target.name}: no group of KINTSUGI_CREDENTIALS gives it SNMP credentials"
         )
 
-    def http(self, target: Target, url: str) -> Bearer | Basic | None:
+    def find_http(self, target: Target, url: str) -> Bearer | Basic | None:
         """None: nothing is shown, as most exporters ask for nothing."""
-        for group in self._groups_of(target):
+        for group in self._iterate_groups(target):
             if group.http:
                 return group.http
         return None
 
-    def bmc(self, target: Target) -> BmcAccess | None:
+    def find_bmc(self, target: Target) -> BmcAccess | None:
         """How its management controller is entered; None for a node that no group with controllers
         names."""
-        for group in self._groups_of(target):
+        for group in self._iterate_groups(target):
             if group.bmc:
                 return group.bmc
         return None
@@ -101,7 +101,7 @@ class Credentials:
                 found += [value for value in values if value]
         return list(dict.fromkeys(found))
 
-    def _groups_of(self, target: Target) -> Iterator[CredentialGroup]:
+    def _iterate_groups(self, target: Target) -> Iterator[CredentialGroup]:
         return (group for group in self.groups if group.holds(target))
 
 
@@ -152,7 +152,7 @@ class _Table:
     used: set[str] = field(default_factory=set)
 
     def complain(self, key: str, reason: str) -> None:
-        where = f"{self.path}:{_line(self.text, self.number, self.name, key)}"
+        where = f"{self.path}:{_find_line(self.text, self.number, self.name, key)}"
         place = f"[group.{self.name}] {key}" if self.name else f"[[group]] {key}"
         self.problems.append(f"{where}: {place}: {reason}")
 
@@ -174,7 +174,7 @@ class _Table:
             self.complain(key, f"secrets do not stand in this file: use {key}_file or {key}_env")
         if f"{key}_file" in self.row and f"{key}_env" in self.row:
             self.complain(f"{key}_env", f"{key}_file is given too: keep one of them")
-        text: str = self.take(f"{key}_file", "a file that can be read", _first_line, "")
+        text: str = self.take(f"{key}_file", "a file that can be read", _read_single_line, "")
         name = self.row.get(f"{key}_env")
         if name is None:
             return text
@@ -216,16 +216,18 @@ def _parse_group(
 
 
 def _parse_ssh(table: _Table) -> SshAccess:
-    key_file = table.take("key_file", "a file that can be read", _readable)
-    uses_agent = table.take("agent", "true or false", _flag, False)
+    key_file = table.take("key_file", "a file that can be read", _parse_readable_path)
+    uses_agent = table.take("agent", "true or false", _parse_flag, False)
     if "key_file" not in table.row and not uses_agent:
         table.complain("key_file", "expected the path of a private key, or agent = true")
     if key_file is not None and uses_agent:
         table.complain("agent", "key_file is given too: keep one of them")
     default = Path.home() / ".ssh" / "known_hosts"
-    known_hosts = table.take("known_hosts", "a file that can be read", _readable, default)
-    user = table.take("user", "a user name", _word, "kintsugi")
-    port = table.take("port", "a port, 1 to 65535", _port)
+    known_hosts = table.take(
+        "known_hosts", "a file that can be read", _parse_readable_path, default
+    )
+    user = table.take("user", "a user name", _parse_word, "kintsugi")
+    port = table.take("port", "a port, 1 to 65535", _parse_port)
     return SshAccess(user=user, known_hosts=known_hosts, key_file=key_file, port=port)
 
 
@@ -247,7 +249,7 @@ def _parse_snmp(table: _Table) -> SnmpCredentials | None:
 
 def _parse_http(table: _Table) -> Bearer | Basic | None:
     token = table.secret("bearer")
-    user = table.take("user", "a user name", _word, "")
+    user = table.take("user", "a user name", _parse_word, "")
     password = table.secret("password")
     if user and (token or not password):
         table.complain("user", "expected password_file or password_env beside it, and no bearer")
@@ -265,13 +267,13 @@ def _parse_http(table: _Table) -> Bearer | Basic | None:
 def _parse_bmc(table: _Table) -> BmcAccess | None:
     before = len(table.problems)
     kind = table.take("kind", "redfish or ipmi, in quotes", BmcKind)
-    user = table.take("user", "a user name", _word, "")
+    user = table.take("user", "a user name", _parse_word, "")
     password = table.secret("password")
-    ca_file = table.take("ca_file", "a file that can be read", _readable)
-    verify = table.take("verify", "true or false", _flag, True)
+    ca_file = table.take("ca_file", "a file that can be read", _parse_readable_path)
+    verify = table.take("verify", "true or false", _parse_flag, True)
     system_names = "a system's Id, UUID or Name; {name} is the node's name"
-    system = table.take("system", system_names, _word, "")
-    cipher = table.take("cipher", "the number of a cipher suite, 0 to 255", _cipher, 17)
+    system = table.take("system", system_names, _parse_word, "")
+    cipher = table.take("cipher", "the number of a cipher suite, 0 to 255", _parse_cipher, 17)
     if len(table.problems) > before:
         return None
     if kind is None:
@@ -312,71 +314,71 @@ _UNUSED_KEYS: dict[BmcKind | None, tuple[str, ...]] = {
 
 def _names(value: Any) -> frozenset[str]:
     lists: Sequence[Any] = value if isinstance(value, list) else [value]
-    return frozenset(_expanded(lists))
+    return frozenset(_expand_lists(lists))
 
 
-def _expanded(lists: Sequence[Any]) -> Iterator[str]:
+def _expand_lists(lists: Sequence[Any]) -> Iterator[str]:
     for text in lists:
         if not isinstance(text, str):
             raise TypeError(text)
         yield from [ALL] if text == ALL else expand(text)
 
 
-def _readable(value: Any) -> Path:
-    path = Path(_word(value)).expanduser()
+def _parse_readable_path(value: Any) -> Path:
+    path = Path(_parse_word(value)).expanduser()
     with path.open("rb"):
         return path
 
 
-def _first_line(value: Any) -> str:
-    text = _readable(value).read_text(encoding="utf-8").strip("\r\n")
+def _read_single_line(value: Any) -> str:
+    text = _parse_readable_path(value).read_text(encoding="utf-8").strip("\r\n")
     if not text or "\n" in text:
         raise ValueError
     return text
 
 
-def _word(value: Any) -> str:
+def _parse_word(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(value)
     return value
 
 
-def _flag(value: Any) -> bool:
+def _parse_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(value)
     return value
 
 
-def _port(value: Any) -> int:
+def _parse_port(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 65536:
         raise ValueError(value)
     return value
 
 
-def _cipher(value: Any) -> int:
+def _parse_cipher(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 256:
         raise ValueError(value)
     return value
 
 
-def _words(kind: type[AuthProtocol] | type[PrivProtocol]) -> str:
+def _format_choices(kind: type[AuthProtocol] | type[PrivProtocol]) -> str:
     return ", ".join(str(word) for word in kind)
 
 
 # What each key of [group.snmp] may be, how it is read, and what it is where it is not given.
 _SNMP_KEYS: dict[str, tuple[str, Callable[[Any], Any], Any]] = {
     "version": ("2c or 3, in quotes", SnmpVersion, SnmpVersion.V2C),
-    "user": ("a user name", _word, ""),
-    "auth_protocol": (_words(AuthProtocol), AuthProtocol, AuthProtocol.NONE),
-    "priv_protocol": (_words(PrivProtocol), PrivProtocol, PrivProtocol.NONE),
-    "port": ("a port, 1 to 65535", _port, 161),
-    "context": ("a context's name", _word, ""),
+    "user": ("a user name", _parse_word, ""),
+    "auth_protocol": (_format_choices(AuthProtocol), AuthProtocol, AuthProtocol.NONE),
+    "priv_protocol": (_format_choices(PrivProtocol), PrivProtocol, PrivProtocol.NONE),
+    "port": ("a port, 1 to 65535", _parse_port, 161),
+    "context": ("a context's name", _parse_word, ""),
 }
 
 _HEADER = re.compile(r"\A\s*(\[\[?)([\w.\s-]+)\]\]?\s*(?:#.*)?")
 
 
-def _line(text: str, number: int, table: str, key: str) -> int:
+def _find_line(text: str, number: int, table: str, key: str) -> int:
     """Where the key stands, from 1; the table's or the group's own line where it is missing."""
     group, current, best = -1, "", 1
     wanted = f"group.{table}" if table else "group"

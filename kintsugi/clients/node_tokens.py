@@ -50,14 +50,14 @@ def revoke(pk: int, *, actor: str, now: datetime) -> str | Refused:
         row = node_tokens.revoke(pk, actor=actor, now=now)
         if isinstance(row, Refused):
             return row
-        text = f"{_capitalised(str(row))} is revoked."
+        text = f"{_capitalize(str(row))} is revoked."
         audit.record_person(actor, _ACT, text, now=now)
     return text
 
 
 def revoke_all(node: Node, *, actor: str, now: datetime) -> list[str]:
     """All of a node's, the one of the form before included, which may have no row yet."""
-    node_tokens.adopt(node, derived_token(node.name), lasts=_OF_BEFORE_LASTS, now=now)
+    node_tokens.adopt(node, compute_derived_token(node.name), lasts=_OF_BEFORE_LASTS, now=now)
     rows = list(node_tokens.get_valid(now, [node.name]))
     answers = [revoke(row.pk, actor=actor, now=now) for row in rows]
     return [answer for answer in answers if isinstance(answer, str)]
@@ -71,7 +71,7 @@ def may_be_of_before(token: str) -> bool:
 def adopt(token: str, node: str, now: datetime) -> NodeToken | None:
     """The row of a token of the form before, made at its first use; None where it is not that of
     the node."""
-    if not hmac.compare_digest(token.encode(), derived_token(node).encode()):
+    if not hmac.compare_digest(token.encode(), compute_derived_token(node).encode()):
         return None
     known = Node.objects.inventoried().filter(name=node).first()
     if known is None:
@@ -84,10 +84,10 @@ def adopt(token: str, node: str, now: datetime) -> NodeToken | None:
     return node_tokens.adopt(known, token, lasts=_OF_BEFORE_LASTS, now=now)
 
 
-def derived_token(node: str) -> str:
+def compute_derived_token(node: str) -> str:
     """The form before: computed of KINTSUGI_SECRET_KEY and the node's name, without an end."""
     return salted_hmac(_SALT, resources.short_host(node), algorithm="sha256").hexdigest()
 
 
-def _capitalised(text: str) -> str:
+def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]

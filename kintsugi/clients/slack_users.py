@@ -77,8 +77,8 @@ def find(slack_id: str, permissions: Sequence[str]) -> Person | Denied:
     if name is None:
         return Denied(
             nobody,
-            f"Slack user {shown} is nobody in the console. {_who_may(permissions)} An administrator"
-            " of Kintsugi adds"
+            f"Slack user {shown} is nobody in the console. {_format_allowed_roles(permissions)}"
+            " An administrator of Kintsugi adds"
             f' the line {shown} = "your console name" to the file of {_SETTING}.',
         )
     user = User.objects.filter(username=name, is_active=True).first()
@@ -89,11 +89,13 @@ def find(slack_id: str, permissions: Sequence[str]) -> Person | Denied:
         )
     if not user.has_perms(permissions):
         return Denied(
-            name, f"{name} may not do this. {_who_may(permissions)} An administrator gives roles."
+            name,
+            f"{name} may not do this. {_format_allowed_roles(permissions)}"
+            " An administrator gives roles.",
         )
     return Person(name)
 
 
-def _who_may(permissions: Sequence[str]) -> str:
+def _format_allowed_roles(permissions: Sequence[str]) -> str:
     roles = [role.value for role, given in PERMISSIONS.items() if set(permissions) <= set(given)]
     return f"Who has the role {' or '.join(roles)} may."

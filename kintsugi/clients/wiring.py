@@ -42,71 +42,71 @@ from runbooks.slurm.client import ScontrolReader, ScontrolWriter, parse_controll
 from runbooks.step import World
 
 
-def world() -> World:
+def build_world() -> World:
     """What runbooks act and look through. Raises DetectorError when a configured key cannot be
     read.
 
     A process that does not act (KINTSUGI_ACTS=no) gets a reader of Slurm, no writer and no power.
     """
-    shell = node_shell()
-    writer = slurm_writer(shell) if acts() else None
+    shell = build_node_shell()
+    writer = build_slurm_writer(shell) if may_act() else None
     values = settings.KINTSUGI | {"KINTSUGI_DATA_DIR": settings.DATA_DIR}
     return World(
-        slurm=writer or slurm_reader(shell),
+        slurm=writer or build_slurm_reader(shell),
         writer=writer,
         shell=shell,
-        detectors=detectors(),
+        detectors=list_detectors(),
         policy=Policy.from_settings(values),
-        power=power(),
+        power=build_power(),
     )
 
 
-def power() -> Power:
+def build_power() -> Power:
     """Main power by each group's controllers; their credentials are read here alone, and only where
     we act."""
     path = settings.KINTSUGI["KINTSUGI_CREDENTIALS"]
-    if not path or not acts():
+    if not path or not may_act():
         return NoPower()
     with_bmc = load_credentials(path, with_bmc=True)
     has_bmc = any(group.bmc for group in with_bmc.groups)
-    return SitePower(with_bmc.bmc) if has_bmc else NoPower()
+    return SitePower(with_bmc.find_bmc) if has_bmc else NoPower()
 
 
-def acts() -> bool:
+def may_act() -> bool:
     """Whether this process may act: only then does it get at power, and at Slurm's acting verbs."""
     return bool(settings.KINTSUGI["KINTSUGI_ACTS"])
 
 
-def watch(shell: Shell | None = None) -> Watch:
+def build_watch(shell: Shell | None = None) -> Watch:
     """What polls look at and through which doors; `shell` is the world's, so that connections are
     kept once."""
     return Watch(
-        via=transports(shell or node_shell()),
-        detectors=detectors(),
+        via=build_transports(shell or build_node_shell()),
+        detectors=list_detectors(),
         shortest=settings.KINTSUGI["KINTSUGI_POLL_EVERY"],
-        sites=tuple(sites()),
+        sites=tuple(list_sites()),
     )
 
 
-def transports(shell: Shell) -> Transports:
+def build_transports(shell: Shell) -> Transports:
     """SSH, and SNMP and HTTP with the credentials of each target's group."""
-    loaded = credentials()
-    via = Transports(shell=SiteShell(shell), http=HttpTransport(loaded.http))
+    loaded = read_credentials()
+    via = Transports(shell=SiteShell(shell), http=HttpTransport(loaded.find_http))
     if not any(group.snmp for group in loaded.groups):
         return via
     from detectors.transports import snmp_fast  # noqa: PLC0415  (pysnmp: only a site with SNMP switches pays)
 
     is_fast = settings.KINTSUGI["KINTSUGI_FAST_SNMP"]
-    return replace(via, snmp=snmp_fast.choose(loaded.snmp, is_fast=is_fast))
+    return replace(via, snmp=snmp_fast.choose(loaded.get_snmp, is_fast=is_fast))
 
 
-def credentials() -> Credentials:
+def read_credentials() -> Credentials:
     """Raises ImproperlyConfigured."""
     path = settings.KINTSUGI["KINTSUGI_CREDENTIALS"]
     return load_credentials(path) if path else Credentials()
 
 
-def sites() -> list[Target]:
+def list_sites() -> list[Target]:
     """What speaks for many machines. What is declared of them (their settings) is the
     inventory's."""
     values = settings.KINTSUGI
@@ -126,7 +126,7 @@ def sites() -> list[Target]:
     return targets
 
 
-def detectors() -> tuple[Detector, ...]:
+def list_detectors() -> tuple[Detector, ...]:
     """Those that the site wants, all by default."""
     wanted = settings.KINTSUGI["KINTSUGI_DETECTORS"]
     if not wanted:
@@ -134,7 +134,7 @@ def detectors() -> tuple[Detector, ...]:
     return tuple(detector for detector in registry.DETECTORS if detector.name in wanted)
 
 
-def notifier() -> Notifier:
+def build_notifier() -> Notifier:
     """With buttons where clicks are taken (SLACK_SIGNING_SECRET)."""
     if settings.KINTSUGI["SLACK_SIGNING_SECRET"]:
         return choice.choose(open_requests.find_message_ask)
@@ -144,12 +144,12 @@ def notifier() -> Notifier:
 def has_node_access() -> bool:
     if settings.KINTSUGI["KINTSUGI_SSH_KEY"]:
         return True
-    return any(group.ssh for group in credentials().groups)
+    return any(group.ssh for group in read_credentials().groups)
 
 
-def node_shell() -> Shell:
+def build_node_shell() -> Shell:
     """SSH with the key of each target's group, or a shell that says what is not configured."""
-    values, loaded = settings.KINTSUGI, credentials()
+    values, loaded = settings.KINTSUGI, read_credentials()
     if not has_node_access():
         return NoShell()
     from detectors.transports.ssh import SshShell  # noqa: PLC0415  (paramiko: only with node access)
@@ -157,7 +157,7 @@ def node_shell() -> Shell:
     key = values["KINTSUGI_SSH_KEY"]
 
     def get_access(target: Target) -> SshAccess | None:
-        access = loaded.ssh(target)
+        access = loaded.find_ssh(target)
         if access is None and not key:
             raise NotConfigured(
                 f"{target.name}: no group gives it an SSH key, and KINTSUGI_SSH_KEY is unset"
@@ -180,7 +180,7 @@ def node_shell() -> Shell:
 def get_public_key(target: Target) -> str:
     """That of the key with which we enter it, as it stands in authorized_keys, without its kind;
     empty where an agent holds it. Raises OSError and ValueError."""
-    access = credentials().ssh(target)
+    access = read_credentials().find_ssh(target)
     path = access.key_file if access is not None else settings.KINTSUGI["KINTSUGI_SSH_KEY"]
     if not path:
         return ""
@@ -189,22 +189,22 @@ def get_public_key(target: Target) -> str:
     return str(paramiko.PKey.from_path(path).get_base64())
 
 
-def slurm_reader(shell: Shell) -> ScontrolReader:
+def build_slurm_reader(shell: Shell) -> ScontrolReader:
     """Slurm's programs on this machine or, over `shell`, on another; each says so where Slurm is
     off."""
     values = settings.KINTSUGI
     access: str = values["KINTSUGI_SLURM"]
     conf = values["KINTSUGI_SLURM_CONF"] or ""
-    return ScontrolReader(_slurm_shell(shell), parse_controller(access), conf=conf)
+    return ScontrolReader(_choose_slurm_shell(shell), parse_controller(access), conf=conf)
 
 
-def slurm_writer(shell: Shell) -> ScontrolWriter:
+def build_slurm_writer(shell: Shell) -> ScontrolWriter:
     """For the process that may act, and no other."""
     values = settings.KINTSUGI
     access: str = values["KINTSUGI_SLURM"]
     incidents_at = _get_incidents_address() if values["KINTSUGI_NODE_COMMENT"] else ""
     return ScontrolWriter(
-        _slurm_shell(shell),
+        _choose_slurm_shell(shell),
         parse_controller(access),
         cluster_name=values["KINTSUGI_CLUSTER_NAME"] or "",
         conf=values["KINTSUGI_SLURM_CONF"] or "",
@@ -216,7 +216,7 @@ def _get_incidents_address() -> str:
     return f"{settings.KINTSUGI['KINTSUGI_BASE_URL'].rstrip('/')}/incidents/"
 
 
-def _slurm_shell(shell: Shell) -> Shell:
+def _choose_slurm_shell(shell: Shell) -> Shell:
     access = settings.KINTSUGI["KINTSUGI_SLURM"]
     if access == "off":
         return NoSlurmShell()

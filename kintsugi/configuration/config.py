@@ -20,27 +20,27 @@ from detectors.time_zones import get_zone
 from kintsugi.configuration import settings_file
 from kintsugi.configuration.setting_values import (
     BadValue,
-    absolute_pattern,
+    build_choice_parser,
+    build_choices_parser,
+    build_url_parser,
     count,
-    database_url,
-    detector_names,
-    duration,
-    expected_stages,
-    flag,
-    kept_time,
     listen_address,
-    networks,
-    one_of,
-    percent,
-    percent_from_one,
-    plain_networks,
-    positive_duration,
-    relays,
-    slurm_access,
-    some_of,
-    time_zones,
-    url,
-    words,
+    parse_absolute_pattern,
+    parse_database_url,
+    parse_detector_names,
+    parse_duration,
+    parse_expected_stages,
+    parse_flag,
+    parse_kept_time,
+    parse_networks,
+    parse_percent,
+    parse_percent_from_one,
+    parse_plain_networks,
+    parse_positive_duration,
+    parse_relays,
+    parse_slurm_access,
+    parse_time_zones,
+    parse_words,
 )
 
 _PREFIX = "KINTSUGI_"
@@ -79,14 +79,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_ALLOWED_HOSTS",
-        words,
+        parse_words,
         "localhost,127.0.0.1",
         "host names, comma-separated",
         "names under which the console is reached",
     ),
     Key(
         "KINTSUGI_BASE_URL",
-        url("http", "https"),
+        build_url_parser("http", "https"),
         "http://127.0.0.1:8000",
         "http://HOST[:PORT]",
         "the console's address in messages",
@@ -100,14 +100,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_METRICS_NETWORKS",
-        plain_networks,
+        parse_plain_networks,
         "127.0.0.0/8,::1/128",
         "CIDR networks, comma-separated",
         "who may read /metrics of the console",
     ),
     Key(
         "KINTSUGI_PING_URL",
-        url("https"),
+        build_url_parser("https"),
         "",
         "https://HOST/PATH",
         "asked once a minute after a sweep has done its work, so that somebody outside notices when"
@@ -123,7 +123,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_KEEP",
-        kept_time,
+        parse_kept_time,
         "",
         "a number and d or y, such as 400d or 2y",
         "how long the database keeps what has ended; older history is written to files and removed;"
@@ -136,10 +136,10 @@ KEYS: tuple[Key, ...] = (
         "a directory",
         "where history past KINTSUGI_KEEP is written; unset: history in the data directory",
     ),
-    Key("DATABASE_URL", database_url, "", _DB_URL, "the database of record", True),
+    Key("DATABASE_URL", parse_database_url, "", _DB_URL, "the database of record", True),
     Key(
         "REDIS_URL",
-        url("redis", "rediss", "unix"),
+        build_url_parser("redis", "rediss", "unix"),
         "",
         "redis://HOST:PORT/N, or unset for the in-process broker",
         "Celery's broker",
@@ -191,7 +191,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_SYSLOG_UDP",
-        one_of("all", "switches"),
+        build_choice_parser("all", "switches"),
         "all",
         "all or switches",
         "who of the accepted senders may send over UDP: switches are those of the inventory, by"
@@ -199,7 +199,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_SYSLOG_NETWORKS",
-        networks,
+        parse_networks,
         "",
         "CIDR networks, comma-separated, and the word inventory",
         "accepted senders; inventory stands for loopback and all addresses in the inventory, and is"
@@ -207,7 +207,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_SYSLOG_RELAYS",
-        relays,
+        parse_relays,
         "",
         "CIDR networks, comma-separated, or none",
         "senders that speak for other machines, such as a log host; any other speaks for itself."
@@ -215,7 +215,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_SYSLOG_TIME_ZONES",
-        time_zones,
+        parse_time_zones,
         "*=UTC",
         "HOST=ZONE pairs, * for the rest",
         "zone of time stamps that name none",
@@ -245,7 +245,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_ALERTMANAGER_URL",
-        url("http", "https"),
+        build_url_parser("http", "https"),
         "",
         "http://HOST:PORT, to which /api/v2/alerts is added",
         "Alertmanager, which pages people about a critical fault that nobody has taken half an hour"
@@ -268,21 +268,21 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "SLACK_API_URL",
-        url("http", "https"),
+        build_url_parser("http", "https"),
         "https://slack.com/api/",
         "http(s)://HOST/api/",
         "Slack's Web API",
     ),
     Key(
         "KINTSUGI_SLURM",
-        slurm_access,
+        parse_slurm_access,
         "off",
         "off, local, or ssh:[USER@]HOST[:PORT]",
         "how scontrol, sinfo and squeue are reached",
     ),
     Key(
         "KINTSUGI_NODE_COMMENT",
-        flag,
+        parse_flag,
         "yes",
         "yes or no",
         "whether a node's Comment in Slurm names the incident while Kintsugi holds the node",
@@ -296,14 +296,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_SHADOW_WINDOW",
-        positive_duration,
+        parse_positive_duration,
         "24h",
         _DURATION,
         "how long after a run in shadow mode its node and the guards are asked again",
     ),
     Key(
         "KINTSUGI_ACTS",
-        flag,
+        parse_flag,
         "yes",
         "yes or no",
         "whether this process may act on nodes; with no it only looks, and needs no key for acts",
@@ -338,10 +338,10 @@ KEYS: tuple[Key, ...] = (
         "a command with its arguments",
         "run on a node before it is resumed; unset: a person resumes",
     ),
-    Key("KINTSUGI_VERIFY_TIMEOUT", duration, "20m", _DURATION, "limit of the verify command"),
+    Key("KINTSUGI_VERIFY_TIMEOUT", parse_duration, "20m", _DURATION, "limit of the verify command"),
     Key(
         "KINTSUGI_REQUEUE_DEAD_JOBS",
-        flag,
+        parse_flag,
         "no",
         "yes or no",
         "requeue a job whose GPU is lost instead of waiting for its end",
@@ -355,14 +355,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_QUIET_PERIOD",
-        duration,
+        parse_duration,
         "30m",
         _DURATION,
         "without the fault after a repair before its incident resolves",
     ),
     Key(
         "KINTSUGI_JOIN_WINDOW",
-        duration,
+        parse_duration,
         "10m",
         _DURATION,
         "faults of one node or GPU this close in time are one incident",
@@ -392,14 +392,14 @@ KEYS: tuple[Key, ...] = (
     Key("KINTSUGI_CAP_NODES", count, "5", _COUNT, "at most so many nodes of a partition are out"),
     Key(
         "KINTSUGI_CAP_SHARE",
-        percent,
+        parse_percent,
         "5%",
         _SHARE,
         "and at most this share of it, but one node always",
     ),
     Key(
         "KINTSUGI_POD_FLOOR",
-        percent,
+        parse_percent,
         "90%",
         _SHARE,
         "of the nodes of a pod stay in service; one may always go",
@@ -413,14 +413,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_BREAKER_SHARE",
-        percent,
+        parse_percent,
         "10%",
         _SHARE,
         "of the nodes turned bad at once trips the breaker",
     ),
     Key(
         "KINTSUGI_BREAKER_WINDOW",
-        positive_duration,
+        parse_positive_duration,
         "10m",
         _DURATION,
         "what counts as at once for the breaker",
@@ -434,14 +434,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_APPROVAL_TIME",
-        positive_duration,
+        parse_positive_duration,
         "1h",
         _DURATION,
         "how long a person's leave for a step holds, and a request to a second person",
     ),
     Key(
         "KINTSUGI_SECOND_PERSON",
-        some_of("arming", "widening", "cold_cycle"),
+        build_choices_parser("arming", "widening", "cold_cycle"),
         "",
         "some of arming, widening, cold_cycle, comma-separated",
         "what one person asks for and another confirms"
@@ -449,23 +449,23 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_ARMING_BOUND",
-        percent_from_one,
+        parse_percent_from_one,
         "20%",
         "a share from 1%, such as 5%",
         "the exact 95 % limit of wrong drains up to which the next scope of arming is proposed"
         " ([guards](../guards.md#what-may-be-armed-next))",
     ),
-    Key("KINTSUGI_BOOT_TIME", duration, "20m", _DURATION, "the longest a node takes to boot"),
+    Key("KINTSUGI_BOOT_TIME", parse_duration, "20m", _DURATION, "the longest a node takes to boot"),
     Key(
         "KINTSUGI_VENDOR_EXPECTED",
-        expected_stages,
+        parse_expected_stages,
         "opened=2d,approved=3d,shipped=14d,received=2d,installed=1d,verified=30d",
         "STATE=TIME pairs, comma-separated",
         "how long a vendor case may stand in a state before people are reminded once a day",
     ),
     Key(
         "KINTSUGI_FIELD_DIAGNOSTICS",
-        absolute_pattern,
+        parse_absolute_pattern,
         "",
         "an absolute path whose last part may hold * and ?",
         "files on a node that go into the evidence for the vendor",
@@ -479,43 +479,49 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_DETECTORS",
-        detector_names,
+        parse_detector_names,
         "",
         "names of detectors, comma-separated",
         "unset: all of them",
     ),
     Key(
         "KINTSUGI_PROMETHEUS_URL",
-        url("http", "https"),
+        build_url_parser("http", "https"),
         "",
         "http(s)://HOST[:PORT]",
         "a query API; unset: none",
     ),
     Key(
         "KINTSUGI_FAST_SNMP",
-        flag,
+        parse_flag,
         "no",
         "yes or no",
         "the fast decoder of SNMP, where it is installed",
     ),
     Key(
         "KINTSUGI_POLL_EVERY",
-        positive_duration,
+        parse_positive_duration,
         "30s",
         _DURATION,
         "no detector looks at a target more often; most look every minute by themselves",
     ),
     Key(
         "KINTSUGI_SWEEP_EVERY",
-        duration,
+        parse_duration,
         "5s",
         _DURATION,
         "between two looks for work whose task was lost",
     ),
-    Key("KINTSUGI_IS_DEMO", flag, "no", "yes or no", "marks the pages of the simulated cluster"),
+    Key(
+        "KINTSUGI_IS_DEMO",
+        parse_flag,
+        "no",
+        "yes or no",
+        "marks the pages of the simulated cluster",
+    ),
     Key(
         "KINTSUGI_SIMULATOR",
-        flag,
+        parse_flag,
         "no",
         "yes or no",
         "the simulator's commands, which a demonstration has by itself; not for sites",
@@ -528,7 +534,7 @@ _KNOWN = (
 )
 
 
-def _text(key: Key, environ: Mapping[str, str]) -> str:
+def _read_text(key: Key, environ: Mapping[str, str]) -> str:
     path = environ.get(f"{key.name}_FILE", "")
     if path and key.name in environ:
         raise ImproperlyConfigured(
@@ -553,16 +559,18 @@ def load(
     `origins`: the file that a setting came from, by name; what is not in it came from the
     environment.
     """
-    problems = [_unknown(name, origins) for name in sorted(environ) if _is_unknown(name, origins)]
+    problems = [
+        _describe_unknown(name, origins) for name in sorted(environ) if _is_unknown(name, origins)
+    ]
     values: dict[str, Any] = {}
     for key in KEYS:
-        text = _text(key, environ)
+        text = _read_text(key, environ)
         try:
             values[key.name] = key.parse(text or key.default) if text or key.default else None
         except (ValueError, KeyError, OSError) as error:
             shown = "(hidden)" if key.is_secret else text
             reason = f" {error}." if isinstance(error, BadValue) else ""
-            place = _place(key.name, origins)
+            place = _format_origin(key.name, origins)
             problems.append(f"{place}{key.name}={shown}: expected {key.expected}.{reason}")
     if problems:
         raise ImproperlyConfigured("\n".join(problems))
@@ -573,22 +581,22 @@ def _is_unknown(name: str, origins: Mapping[str, Path]) -> bool:
     return name not in _KNOWN and (name.startswith(_PREFIX) or name in origins)
 
 
-def _unknown(name: str, origins: Mapping[str, Path]) -> str:
-    problem = f"{_place(name, origins)}{name}: no such setting.{_similar(name)}"
+def _describe_unknown(name: str, origins: Mapping[str, Path]) -> str:
+    problem = f"{_format_origin(name, origins)}{name}: no such setting.{_suggest_similar(name)}"
     return f"{problem} `kintsugi settings` lists those that exist."
 
 
-def _place(name: str, origins: Mapping[str, Path]) -> str:
+def _format_origin(name: str, origins: Mapping[str, Path]) -> str:
     path = origins.get(name) or origins.get(f"{name}_FILE")
     return f"{path}: " if path is not None else ""
 
 
-def _similar(name: str) -> str:
+def _suggest_similar(name: str) -> str:
     matches = difflib.get_close_matches(name, sorted(_KNOWN), n=1)
     return f" Is it {matches[0]}?" if matches else ""
 
 
-def assignments(environ: Mapping[str, str]) -> dict[str, str | None]:
+def get_assignments(environ: Mapping[str, str]) -> dict[str, str | None]:
     """By key what `load` accepts in its place: the text as it was given, or the default; None for
     what is unset.
 

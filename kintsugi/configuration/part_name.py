@@ -12,7 +12,7 @@ _QUEUE_OPTIONS = ("-Q", "--queues")
 _LONGEST = 63
 
 
-def part_name(argv: Sequence[str]) -> str:
+def get_part_name(argv: Sequence[str]) -> str:
     """`kintsugi-receiver`, `kintsugi-web`, `kintsugi-beat`, `kintsugi-worker-ingest-sweep`; of a
     command its name: `kintsugi-migrate`."""
     program = PurePath(argv[0]).name if argv else ""
@@ -20,7 +20,7 @@ def part_name(argv: Sequence[str]) -> str:
     if program == "waitress-serve":
         part = _PARTS[program]
     elif "worker" in words:
-        part = "-".join(["worker", *_queues(argv)])
+        part = "-".join(["worker", *_parse_queues(argv)])
     elif "beat" in words:
         part = "beat"
     elif program in ("manage.py", "kintsugi") and words:
@@ -30,7 +30,7 @@ def part_name(argv: Sequence[str]) -> str:
     return f"kintsugi-{part}"[:_LONGEST]
 
 
-def _queues(argv: Sequence[str]) -> list[str]:
+def _parse_queues(argv: Sequence[str]) -> list[str]:
     for option, value in zip(argv, [*argv[1:], ""], strict=True):
         name, _, joined = option.partition("=")
         if name in _QUEUE_OPTIONS:

@@ -43,7 +43,7 @@ def find_problem(*, is_any_version: bool = False) -> str:
         )
     if is_any_version:
         return ""
-    missing = [f"{app}.{name}" for app, name in shipped() if (app, name) not in applied]
+    missing = [f"{app}.{name}" for app, name in list_shipped() if (app, name) not in applied]
     if missing:
         return (
             f"{store_name()} has the tables of an earlier version, without {', '.join(missing)}."
@@ -52,7 +52,7 @@ def find_problem(*, is_any_version: bool = False) -> str:
     return ""
 
 
-def shipped() -> list[tuple[str, str]]:
+def list_shipped() -> list[tuple[str, str]]:
     """The migrations of our apps by name."""
     folders = [(app, Path(apps.get_app_config(app).path) / "migrations") for app in _APPS]
     return [

@@ -18,7 +18,7 @@ INVENTORY = "inventory"  # in a list of networks
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
-def duration(text: str) -> timedelta:
+def parse_duration(text: str) -> timedelta:
     """`90s`, `15m`, `24h` or `7d`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if found is None:
@@ -32,28 +32,28 @@ def duration(text: str) -> timedelta:
 SHORTEST_KEPT = timedelta(days=90)  # what the home page's numbers are of
 
 
-def kept_time(text: str) -> timedelta:
+def parse_kept_time(text: str) -> timedelta:
     """`2y` or `90d`: 90 days at least. A year has 365 days."""
     years = re.fullmatch(r"(\d+)y", text)
-    found = duration(text) if years is None else duration(f"{365 * int(years[1])}d")
+    found = parse_duration(text) if years is None else parse_duration(f"{365 * int(years[1])}d")
     if found < SHORTEST_KEPT:
         raise BadValue("it is 90d at least: the home page tells of 90 days")
     return found
 
 
-def positive_duration(text: str) -> timedelta:
-    found = duration(text)
+def parse_positive_duration(text: str) -> timedelta:
+    found = parse_duration(text)
     if found < timedelta(seconds=1):
         raise ValueError(text)
     return found
 
 
-def expected_stages(text: str) -> dict[str, timedelta]:
+def parse_expected_stages(text: str) -> dict[str, timedelta]:
     """`opened=2d,shipped=14d`: how long a vendor case may stand in a state; those left out are not
     watched."""
-    named = (part.partition("=") for part in words(text))
+    named = (part.partition("=") for part in parse_words(text))
     return {
-        CaseState(name.strip()).value: positive_duration(length.strip())
+        CaseState(name.strip()).value: parse_positive_duration(length.strip())
         for name, _, length in named
     }
 
@@ -65,7 +65,7 @@ def count(text: str) -> int:
     return int(text)
 
 
-def percent(text: str) -> float:
+def parse_percent(text: str) -> float:
     """`5%` as 0.05."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
     if found is None or float(found[1]) > 100:
@@ -73,29 +73,29 @@ def percent(text: str) -> float:
     return float(found[1]) / 100
 
 
-def percent_from_one(text: str) -> float:
-    """As `percent`, and 1% at least: no record shows a share of zero."""
-    share = percent(text)
+def parse_percent_from_one(text: str) -> float:
+    """As `parse_percent`, and 1% at least: no record shows a share of zero."""
+    share = parse_percent(text)
     if share < _LEAST_SHARE:
         raise ValueError(text)
     return share
 
 
-def detector_names(text: str) -> list[str]:
+def parse_detector_names(text: str) -> list[str]:
     """Raises KeyError for a detector that does not exist."""
     from detectors import registry  # noqa: PLC0415  (all detectors: only a list of them needs it)
 
-    return [registry.by_name(name).name for name in words(text)]
+    return [registry.by_name(name).name for name in parse_words(text)]
 
 
-def absolute_pattern(text: str) -> str:
+def parse_absolute_pattern(text: str) -> str:
     """`/var/log/fieldiag/*.log`: one folder, and a pattern in it."""
     if not re.fullmatch(r"/(?:[\w.+-]+/)*[\w.+*?-]+", text) or "/../" in text:
         raise ValueError(text)
     return text
 
 
-def flag(text: str) -> bool:
+def parse_flag(text: str) -> bool:
     return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[
         text.lower()
     ]
@@ -108,38 +108,38 @@ def listen_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def networks(text: str) -> list[str]:
+def parse_networks(text: str) -> list[str]:
     """CIDR networks; the word `inventory` stands for loopback and the inventory's addresses."""
     return [
         part if part == INVENTORY else str(ipaddress.ip_network(part, strict=False))
-        for part in words(text)
+        for part in parse_words(text)
     ]
 
 
-def plain_networks(text: str) -> list[str]:
+def parse_plain_networks(text: str) -> list[str]:
     """CIDR networks alone."""
-    return [str(ipaddress.ip_network(part, strict=False)) for part in words(text)]
+    return [str(ipaddress.ip_network(part, strict=False)) for part in parse_words(text)]
 
 
-def relays(text: str) -> list[str]:
+def parse_relays(text: str) -> list[str]:
     """CIDR networks; `none` for no relay."""
-    return [] if text == "none" else plain_networks(text)
+    return [] if text == "none" else parse_plain_networks(text)
 
 
-def words(text: str) -> list[str]:
+def parse_words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def time_zones(text: str) -> dict[str, str]:
+def parse_time_zones(text: str) -> dict[str, str]:
     """`leaf-01=Asia/Tokyo, *=UTC`: the zone of year-less and zone-less time stamps, by source."""
     zones = {}
-    for part in words(text):
+    for part in parse_words(text):
         source, _, zone = part.partition("=")
         zones[source] = get_zone(zone).key
     return zones
 
 
-def url(*schemes: str) -> Callable[[str], str]:
+def build_url_parser(*schemes: str) -> Callable[[str], str]:
     def check(text: str) -> str:
         if urlsplit(text).scheme not in schemes:
             raise ValueError(text)
@@ -153,7 +153,7 @@ class BadValue(ValueError):
     of a secret."""
 
 
-def database_url(text: str) -> dict[str, str]:
+def parse_database_url(text: str) -> dict[str, str]:
     """libpq's own parameters: several hosts, `sslmode`, `target_session_attrs`, time-outs and all
     others it knows.
 
@@ -182,7 +182,7 @@ def database_url(text: str) -> dict[str, str]:
     return {name: str(value) for name, value in parameters.items() if value is not None}
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
+def build_choice_parser(*choices: str) -> Callable[[str], str]:
     def check(text: str) -> str:
         if text not in choices:
             raise ValueError(text)
@@ -191,16 +191,16 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return check
 
 
-def some_of(*choices: str) -> Callable[[str], frozenset[str]]:
+def build_choices_parser(*choices: str) -> Callable[[str], frozenset[str]]:
     """Comma-separated; each at most once counts."""
 
     def check(text: str) -> frozenset[str]:
-        return frozenset(one_of(*choices)(word) for word in words(text))
+        return frozenset(build_choice_parser(*choices)(word) for word in parse_words(text))
 
     return check
 
 
-def slurm_access(text: str) -> str:
+def parse_slurm_access(text: str) -> str:
     if text not in ("off", "local") and not re.fullmatch(r"ssh:([\w.-]+@)?[\w.-]+(:\d+)?", text):
         raise ValueError(text)
     return text

@@ -55,7 +55,7 @@ def read(path: Path) -> dict[str, str]:
     problems: list[str] = []
     values: dict[str, str] = {}
     for name, value in table.items():
-        text = _text(value)
+        text = _format_value(value)
         if text is None:
             problems.append(f"{path}: {name}: expected a text, a number, true, false or a list.")
         else:
@@ -65,7 +65,7 @@ def read(path: Path) -> dict[str, str]:
     return values
 
 
-def default_path() -> Path | None:
+def find_default_path() -> Path | None:
     """The file of the machine's site, where there is one, readable or not."""
     try:
         return DEFAULT_PATH if DEFAULT_PATH.exists() else None
@@ -79,7 +79,7 @@ def _is_in(environ: Mapping[str, str], setting: str) -> bool:
     return base in environ or f"{base}{_FILE}" in environ
 
 
-def _text(value: Any) -> str | None:
+def _format_value(value: Any) -> str | None:
     """A list is joined by commas, as settings with several words are written."""
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -39,7 +39,7 @@ class Absence:
 def find_absence(error: Exception) -> Absence | None:
     """None where the database answers now: then it refused this one question."""
     reason = describe_reason(error)
-    if _answers():
+    if _does_answer():
         OUTAGE.end()
         return None
     since = OUTAGE.begin(reason)
@@ -79,18 +79,20 @@ def describe_todo() -> str:
         return f"See that {path} can be written and its file system has room (`df -h`)."
     values = connection.settings_dict
     where = values["HOST"] or "its own machine"
-    ready = " ".join(["pg_isready", *_option("-h", values["HOST"]), *_option("-p", values["PORT"])])
+    ready = " ".join(
+        ["pg_isready", *_format_option("-h", values["HOST"]), *_format_option("-p", values["PORT"])]
+    )
     return (
         f"See whether it takes connections: `{ready}` from here; then `systemctl status postgresql`"
         f" and its log on {where}, and the room on its disk. If it has moved, correct DATABASE_URL."
     )
 
 
-def _option(name: str, value: object) -> list[str]:
+def _format_option(name: str, value: object) -> list[str]:
     return [name, str(value)] if value else []
 
 
-def _answers() -> bool:
+def _does_answer() -> bool:
     """Asked anew where the question had a connection: an attempt to connect takes up to
     `connect_timeout`, and one that failed just now would fail again."""
     had_connection = connection.connection is not None

@@ -26,7 +26,7 @@ class DirectoryInUse(Exception):
 
 
 @contextmanager
-def hold(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """One writer at a time. Raises DirectoryInUse."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -41,8 +41,8 @@ def hold(directory: Path) -> Iterator[None]:
 
 
 def append(directory: Path, lines: Iterable[tuple[datetime, str]]) -> None:
-    """Each line to the file of its month, by UTC. Under `hold`. Raises OSError, as for a full
-    disk: then nothing may be removed."""
+    """Each line to the file of its month, by UTC. Under `lock_directory`. Raises OSError, as for a
+    full disk: then nothing may be removed."""
     by_month: dict[str, list[str]] = defaultdict(list)
     for at, line in lines:
         by_month[f"{at.astimezone(UTC):%Y-%m}"].append(line)

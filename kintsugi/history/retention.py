@@ -30,7 +30,7 @@ def prune(
     be written: then what they were to hold stays in the database.
     """
     removed: Counter[str] = Counter()
-    with files.hold(directory):
+    with files.lock_directory(directory):
         for kind in KINDS:
             removed[kind.name] = _prune_kind(kind, directory, before, now=now, most=most)
     return {name: count for name, count in removed.items() if count}
@@ -65,7 +65,7 @@ def export(directory: Path, before: datetime) -> Mapping[str, int]:
     """Writes what ended before to files and removes nothing; how many units of each kind. A
     directory that holds an export already is added to."""
     written: Counter[str] = Counter()
-    with files.hold(directory):
+    with files.lock_directory(directory):
         for kind in KINDS:
             after = 0
             while units := read_units(kind, before, most=BATCH, after=after):
@@ -78,5 +78,5 @@ def export(directory: Path, before: datetime) -> Mapping[str, int]:
 def count_past(before: datetime) -> Mapping[str, int]:
     """How many units of each kind `prune` would begin with; incidents that others repeat follow
     those."""
-    counts = {kind.name: kind.past(before).count() for kind in KINDS}
+    counts = {kind.name: kind.filter_past(before).count() for kind in KINDS}
     return {name: count for name, count in counts.items() if count}

@@ -75,7 +75,7 @@ class Kind:
     model: type[Model]
     ended_at: str
 
-    def past(self, before: datetime) -> QuerySet[Any]:
+    def filter_past(self, before: datetime) -> QuerySet[Any]:
         return _PAST[self.name](before)
 
 
@@ -99,7 +99,7 @@ class Unit:
         return json.dumps(values, cls=DjangoJSONEncoder, ensure_ascii=False, sort_keys=True)
 
 
-def _past_incidents(before: datetime) -> QuerySet[Incident]:
+def _filter_past_incidents(before: datetime) -> QuerySet[Incident]:
     incident = OuterRef("pk")
     members = IncidentFault.objects.filter(incident=incident)
     standing = members.filter(Q(fault__is_active=True) | Q(fault__cleared_at__gte=before))
@@ -115,26 +115,26 @@ def _past_incidents(before: datetime) -> QuerySet[Incident]:
     )
 
 
-def _past_faults(before: datetime) -> QuerySet[Fault]:
+def _filter_past_faults(before: datetime) -> QuerySet[Fault]:
     return Fault.objects.filter(
         is_active=False, cleared_at__lt=before, membership=None, rooted_incident=None
     )
 
 
-def _past_shadow_acts(before: datetime) -> QuerySet[ShadowAct]:
+def _filter_past_shadow_acts(before: datetime) -> QuerySet[ShadowAct]:
     return ShadowAct.objects.filter(at__lt=before, settles_at__lt=before, incident=None, run=None)
 
 
-def _past_seen_acts(before: datetime) -> QuerySet[SeenAct]:
+def _filter_past_seen_acts(before: datetime) -> QuerySet[SeenAct]:
     return SeenAct.objects.filter(at__lt=before, shadow_act=None)
 
 
 _PAST: dict[str, Callable[[datetime], QuerySet[Any]]] = {
-    "incident": _past_incidents,
-    "fault": _past_faults,
+    "incident": _filter_past_incidents,
+    "fault": _filter_past_faults,
     "quarantined_event": lambda before: QuarantinedEvent.objects.filter(recorded_at__lt=before),
-    "shadow_act": _past_shadow_acts,
-    "seen_act": _past_seen_acts,
+    "shadow_act": _filter_past_shadow_acts,
+    "seen_act": _filter_past_seen_acts,
     "node_interval": lambda before: NodeInterval.objects.filter(until__lt=before),
     "site_change": lambda before: SiteChange.objects.filter(at__lt=before),
     "audit_entry": lambda before: AuditEntry.objects.filter(at__lt=before),
@@ -159,12 +159,12 @@ def read_units(
 
     is_locked: until the caller's transaction ends; what another process holds is left out.
     """
-    past = kind.past(before).filter(pk__gt=after).order_by("pk")
+    past = kind.filter_past(before).filter(pk__gt=after).order_by("pk")
     if is_locked:
         past = past.select_for_update(of=("self",), skip_locked=True)
     chosen = list(past[:most])
     rows_of: dict[int, list[Model]] = {row.pk: [row] for row in chosen}
-    for number, row in _rows_beside(kind, list(rows_of)):
+    for number, row in _iterate_related_rows(kind, list(rows_of)):
         rows_of[number].append(row)
     return [
         Unit(kind.name, row.pk, getattr(row, kind.ended_at), tuple(rows_of[row.pk]))
@@ -172,25 +172,25 @@ def read_units(
     ]
 
 
-def _rows_beside(kind: Kind, numbers: Sequence[int]) -> Iterator[tuple[int, Model]]:
+def _iterate_related_rows(kind: Kind, numbers: Sequence[int]) -> Iterator[tuple[int, Model]]:
     """What leaves with each of these, by its number."""
     if kind.model is Incident:
         for model, path in OF_INCIDENT:
-            yield from _related(model, path, numbers)
+            yield from _iterate_rows_of_model(model, path, numbers)
         owners = dict(
             IncidentFault.objects.filter(incident__in=numbers).values_list("fault", "incident")
         )
         for fault in Fault.objects.filter(pk__in=owners).order_by("pk"):
             yield owners[fault.pk], fault
         for model, path in OF_FAULT:
-            for number, row in _related(model, path, list(owners)):
+            for number, row in _iterate_rows_of_model(model, path, list(owners)):
                 yield owners[number], row
     if kind.model is Fault:
         for model, path in OF_FAULT:
-            yield from _related(model, path, numbers)
+            yield from _iterate_rows_of_model(model, path, numbers)
 
 
-def _related(
+def _iterate_rows_of_model(
     model: type[Model], path: str, numbers: Collection[int]
 ) -> Iterator[tuple[int, Model]]:
     rows = model._default_manager.filter(**{f"{path}__in": numbers}).order_by("pk")

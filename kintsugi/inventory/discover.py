@@ -106,23 +106,25 @@ def _add_answer(found: Discovered, target: Target, answer: Answer) -> str:
     return f"{counts}; without {', '.join(missing)}"
 
 
-def topology(
+def build_topology(
     found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]
 ) -> tuple[Topology, tuple[str, ...]]:
     """The inventory that was found, and what of its cables is in doubt. The inventory's machines
     name their ports."""
-    cabling = wiring(found, nodes, switches)
+    cabling = compute_wiring(found, nodes, switches)
     places = tuple(answer.place for _, answer in sorted(found.nodes.items()))
     return Topology(nodes=places, cables=cabling.cables), cabling.doubts
 
 
-def wiring(found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]) -> Wiring:
+def compute_wiring(
+    found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]
+) -> Wiring:
     """Both ends of a cable may tell of it; where they differ, neither is believed."""
-    ports, nics = _port_names(switches), _nics_by_node(found, nodes)
+    ports, nics = _get_port_names(switches), _get_nics_by_node(found, nodes)
     ends: dict[str, str] = {}
     strangers: dict[str, list[str]] = defaultdict(list)
     cables, doubts = [], []
-    for own, neighbour in _neighbours(found):
+    for own, neighbour in _iterate_neighbours(found):
         far = discovery.far_end(neighbour, switches=ports, nodes=nics)
         if not far:
             if neighbour.machine not in nics:
@@ -147,14 +149,16 @@ def _format_strangers(strangers: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield f"{name}, heard by {ports[0]}{others}: it is not in the inventory"
 
 
-def _port_names(switches: Sequence[Target]) -> dict[str, list[str]]:
+def _get_port_names(switches: Sequence[Target]) -> dict[str, list[str]]:
     names = {}
     for target in switches:
         names[target.name] = [port.name for port in target.expected.ports]
     return names
 
 
-def _nics_by_node(found: Discovered, nodes: Sequence[Target]) -> dict[str, tuple[NicPlace, ...]]:
+def _get_nics_by_node(
+    found: Discovered, nodes: Sequence[Target]
+) -> dict[str, tuple[NicPlace, ...]]:
     """Those of nodes that were not asked are known by their targets."""
     nics = {}
     for target in nodes:
@@ -164,7 +168,7 @@ def _nics_by_node(found: Discovered, nodes: Sequence[Target]) -> dict[str, tuple
     return nics
 
 
-def _neighbours(found: Discovered) -> Iterator[tuple[str, Neighbour]]:
+def _iterate_neighbours(found: Discovered) -> Iterator[tuple[str, Neighbour]]:
     """(own end as a resource path, neighbour), nodes first."""
     for name, answer in sorted(found.nodes.items()):
         by_netdev = {nic.netdev: nic for nic in answer.place.nics if nic.netdev}
@@ -181,9 +185,9 @@ def list_neighbours(
     found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]
 ) -> list[Heard]:
     """What LLDP told, for comparing with the inventory."""
-    ports, nics = _port_names(switches), _nics_by_node(found, nodes)
+    ports, nics = _get_port_names(switches), _get_nics_by_node(found, nodes)
     ends = []
-    for own, neighbour in _neighbours(found):
+    for own, neighbour in _iterate_neighbours(found):
         far = discovery.far_end(neighbour, switches=ports, nodes=nics)
         if not far and neighbour.machine in nics:
             far = f"node/{neighbour.machine}"

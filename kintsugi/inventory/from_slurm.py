@@ -18,16 +18,16 @@ _HEAD = (
 )
 
 
-def topology(states: Mapping[str, NodeState]) -> Topology:
+def build_topology(states: Mapping[str, NodeState]) -> Topology:
     """What Slurm tells of each node, and nothing that it does not: the rest of a known node stays
     as it is."""
     known = dict(Node.objects.values_list("name", "address"))
-    own = _own_addresses(states)
-    places = tuple(_place(state, known, own) for state in states.values())
+    own = _get_own_addresses(states)
+    places = tuple(_build_node_place(state, known, own) for state in states.values())
     return Topology(nodes=places)
 
 
-def _own_addresses(states: Mapping[str, NodeState]) -> dict[str, str]:
+def _get_own_addresses(states: Mapping[str, NodeState]) -> dict[str, str]:
     """By name, of those whose NodeAddr is not just their name and not shared: several slurmd may
     run on one machine."""
     count = Counter(state.address for state in states.values())
@@ -39,7 +39,9 @@ def _own_addresses(states: Mapping[str, NodeState]) -> dict[str, str]:
     return addresses
 
 
-def _place(state: NodeState, known: Mapping[str, str], own: Mapping[str, str]) -> NodePlace:
+def _build_node_place(
+    state: NodeState, known: Mapping[str, str], own: Mapping[str, str]
+) -> NodePlace:
     name = resources.short_host(state.name)
     fields = {"partitions", "gpu_count"}
     address = "" if known.get(name) else own.get(name, "")
@@ -56,17 +58,17 @@ def _place(state: NodeState, known: Mapping[str, str], own: Mapping[str, str]) -
     )
 
 
-def unknown_to_slurm(states: Mapping[str, NodeState]) -> list[str]:
+def list_unknown_to_slurm(states: Mapping[str, NodeState]) -> list[str]:
     """Nodes of the inventory that take jobs by their partitions, and that Slurm does not have."""
     names = {resources.short_host(name) for name in states}
     rows = Node.objects.inventoried().order_by("name")
     return [node.name for node in rows if node.partitions and node.name not in names]
 
 
-def as_toml(states: Mapping[str, NodeState], *, cluster_name: str = "") -> str:
+def format_toml(states: Mapping[str, NodeState], *, cluster_name: str = "") -> str:
     """An inventory file to go on from: nodes alike in everything but their name stand in one
     row."""
-    own = _own_addresses(states)
+    own = _get_own_addresses(states)
     names_by_row: dict[tuple[tuple[str, ...], int, bool], list[str]] = defaultdict(list)
     for state in states.values():
         name = resources.short_host(state.name)

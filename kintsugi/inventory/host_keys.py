@@ -48,10 +48,10 @@ class HostKey:
     @property
     def host(self) -> str:
         """As known_hosts names it."""
-        return _host_name(self.target)
+        return _format_host_name(self.target)
 
 
-def _host_name(target: Target) -> str:
+def _format_host_name(target: Target) -> str:
     return target.address if target.port == 22 else f"[{target.address}]:{target.port}"
 
 
@@ -68,14 +68,14 @@ def _scan(target: Target, pinned: paramiko.HostKeys) -> HostKey:
         key = _get_key(target, pinned)
     except (OSError, EOFError, paramiko.SSHException) as error:
         return HostKey(target, KeyState.SILENT, text=error_text.reason(error))
-    new_key = HostKey(target, KeyState.NEW, key, _fingerprint(key))
+    new_key = HostKey(target, KeyState.NEW, key, _compute_fingerprint(key))
     pinned_keys = pinned.lookup(new_key.host)
     if pinned_keys is None:
         return new_key
     same_kind = pinned_keys.get(key.get_name())
     if same_kind is not None and same_kind.asbytes() == key.asbytes():
         return replace(new_key, state=KeyState.KNOWN)
-    texts = [f"{name} {_fingerprint(old_key)}" for name, old_key in pinned_keys.items()]
+    texts = [f"{name} {_compute_fingerprint(old_key)}" for name, old_key in pinned_keys.items()]
     return replace(new_key, state=KeyState.CHANGED, text=f"pinned is {', '.join(texts)}")
 
 
@@ -85,7 +85,7 @@ def _get_key(target: Target, pinned: paramiko.HostKeys) -> paramiko.PKey:
     try:
         transport = paramiko.Transport(sock)
         options = transport.get_security_options()
-        pinned_kinds: Collection[str] = pinned.lookup(_host_name(target)) or ()
+        pinned_kinds: Collection[str] = pinned.lookup(_format_host_name(target)) or ()
         kinds = [kind for kind in options.key_types if kind in pinned_kinds]
         if kinds:
             options.key_types = tuple(kinds)
@@ -98,12 +98,12 @@ def _get_key(target: Target, pinned: paramiko.HostKeys) -> paramiko.PKey:
         sock.close()
 
 
-def _fingerprint(key: paramiko.PKey) -> str:
+def _compute_fingerprint(key: paramiko.PKey) -> str:
     digest = hashlib.sha256(key.asbytes()).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def pin(host_keys: Sequence[HostKey], known_hosts: Path) -> int:
+def add_known_hosts(host_keys: Sequence[HostKey], known_hosts: Path) -> int:
     """Adds the new keys and keeps every line that was there; returns how many. Raises OSError."""
     rows = []
     for host_key in host_keys:

@@ -88,7 +88,7 @@ def find_detector_commands(
             needs.commands.setdefault(command.argv, set()).add("inventory discover")
     needs.commands.setdefault(looking.KERNEL_LOG.argv, set()).add(ConfirmOnNode.name)
     if shell is not None:
-        _locate(needs, targets, shell)
+        _locate_programs(needs, targets, shell)
     return needs
 
 
@@ -105,7 +105,7 @@ def find_act_commands(
         for argv in root_rights.list_commands(target, step, tuple(units)):
             needs.commands.setdefault(argv, set()).add(step)
     if shell is not None:
-        _locate(needs, targets, shell)
+        _locate_programs(needs, targets, shell)
     return needs
 
 
@@ -135,7 +135,7 @@ def _add_commands(
             needs.commands.setdefault(argv, set()).add(detector.name)
 
 
-def _locate(needs: RootCommands, targets: Sequence[Target], shell: Shell) -> None:
+def _locate_programs(needs: RootCommands, targets: Sequence[Target], shell: Shell) -> None:
     """sudo compares whole paths: where the programs lie on the first target that tells."""
     programs = sorted({argv[0] for argv in needs.commands if "/" not in argv[0]})
     if not programs:

@@ -12,17 +12,17 @@ from django.utils.dateparse import parse_datetime
 from kintsugi.configuration import setting_values
 
 
-def length(option: str, text: str) -> timedelta:
+def parse_length(option: str, text: str) -> timedelta:
     """`90s`, `30m`, `2h` or `3d`. Raises CommandError."""
     try:
-        return setting_values.positive_duration(text)
+        return setting_values.parse_positive_duration(text)
     except ValueError as error:
         raise CommandError(
             f"{option} {text}: expected a number and s, m, h or d, such as 90m or 3d."
         ) from error
 
 
-def moment(option: str, text: str) -> datetime:
+def parse_moment(option: str, text: str) -> datetime:
     """`2025-01-31 14:00` in the site's zone, or any time with an offset. Raises CommandError.
 
     An hour that the clocks skip does not exist, and one that comes twice needs its offset.

@@ -16,7 +16,7 @@ from incidents.maintenance.planning import NotPlanned, PlannedWindow
 from incidents.models import Silence
 from incidents.vocabulary.changes import Refused
 from kintsugi.management.person import add_actor
-from kintsugi.management.typed_times import length, moment
+from kintsugi.management.typed_times import parse_length, parse_moment
 
 _OPTIONS: dict[DraftField, str] = {
     DraftField.WHERE: "where",
@@ -67,7 +67,7 @@ def add_others(acts: Any, add: CommandParser, change: CommandParser) -> None:
 
 
 def start_of(options: dict[str, Any], now: datetime) -> datetime:
-    return moment("--starts", options["starts"]) if options["starts"] else now
+    return parse_moment("--starts", options["starts"]) if options["starts"] else now
 
 
 def end_of(options: dict[str, Any], start: datetime) -> datetime | None:
@@ -75,8 +75,8 @@ def end_of(options: dict[str, Any], start: datetime) -> datetime | None:
     if options["lasts"] and options["until"]:
         raise CommandError("Give --for or --until, not both.")
     if options["until"]:
-        return moment("--until", options["until"])
-    return start + length("--for", options["lasts"]) if options["lasts"] else None
+        return parse_moment("--until", options["until"])
+    return start + parse_length("--for", options["lasts"]) if options["lasts"] else None
 
 
 def get_draft_fields(options: dict[str, Any], now: datetime) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _get_windows(kinds: tuple[Silence.Kind, ...], *, is_expired: bool) -> list[S
 def _format_line(window: Silence, now: datetime) -> str:
     """Times in the site's zone."""
     what = active_windows.make_window(window).what
-    parts = [f"{window.pk:>5}", f"{_state(window, now):<8}", what]
+    parts = [f"{window.pk:>5}", f"{_get_state(window, now):<8}", what]
     parts.append(f"from {_format_minute(window.starts_at)}")
     ends_at = window.ended_at or window.ends_at
     if ends_at is not None:
@@ -167,7 +167,7 @@ def _format_line(window: Silence, now: datetime) -> str:
     return "  ".join(parts)
 
 
-def _state(window: Silence, now: datetime) -> str:
+def _get_state(window: Silence, now: datetime) -> str:
     if window.ended_at is not None:
         return "ended"
     return "in force" if active_windows.make_window(window).is_in_force(now) else "planned"
@@ -175,7 +175,7 @@ def _state(window: Silence, now: datetime) -> str:
 
 def _as_json(window: Silence, now: datetime) -> dict[str, Any]:
     fields: dict[str, Any] = {"id": window.pk, "kind": window.kind}
-    fields["state"] = _state(window, now).replace(" ", "_")
+    fields["state"] = _get_state(window, now).replace(" ", "_")
     fields["what"] = active_windows.make_window(window).what
     for name in ("resource", "machines", "fault_type", "reason", "author", "origin"):
         fields[name] = getattr(window, name)

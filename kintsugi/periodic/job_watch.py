@@ -15,7 +15,7 @@ from runbooks.slurm.protocol import SlurmError, SlurmReader, is_ours
 _HAS_ACCOUNTS = {Accounts.TOLD: True, Accounts.NONE_KEPT: False, Accounts.SILENT: None}
 
 
-def period(now: datetime) -> timedelta:
+def compute_period(now: datetime) -> timedelta:
     """A minute, or less while an incident is open whose jobs nobody has counted.
 
     A Slurm that does not answer is not asked sooner.

@@ -28,7 +28,7 @@ _OPEN_INCIDENTS = Prepared(lambda: Incident.objects.open().values_list("pk")[:1]
 _UNFINISHED_RUNS = Prepared(lambda: Run.objects.unfinished().values_list("pk")[:1])
 
 
-def period() -> timedelta:
+def compute_period() -> timedelta:
     """Seconds while a run or an incident is open, else a minute; longer where Slurm takes long to
     answer."""
     is_under_way = bool(_OPEN_INCIDENTS.values() or _UNFINISHED_RUNS.values())

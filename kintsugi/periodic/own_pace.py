@@ -28,7 +28,7 @@ class _Sample(NamedTuple):
     waited_s: float
 
 
-def thread_times(threads: Path = _THREADS) -> dict[int, tuple[int, int]]:
+def read_thread_times(threads: Path = _THREADS) -> dict[int, tuple[int, int]]:
     """Empty where the kernel does not say (no Linux, no /proc)."""
     times = {}
     for path in threads.glob("*/schedstat"):
@@ -49,13 +49,13 @@ class OwnPace:
         self._samples: deque[_Sample] = deque()
 
     def measure(self) -> Pace:
-        return self.update(thread_times(), time.monotonic())
+        return self.update(read_thread_times(), time.monotonic())
 
     def update(self, threads: Times, now_s: float) -> Pace:
         if self._begun_s is None:
             self._begun_s = now_s
         else:
-            self._samples.append(self._sample(threads, now_s))
+            self._samples.append(self._compute_sample(threads, now_s))
         self._last = threads
         while self._samples and self._samples[0].at_s < now_s - _WINDOW_S:
             self._samples.popleft()
@@ -67,7 +67,7 @@ class OwnPace:
             return Pace(None, up_for)
         return Pace((run_s + waited_s) / run_s, up_for)
 
-    def _sample(self, threads: Times, now_s: float) -> _Sample:
+    def _compute_sample(self, threads: Times, now_s: float) -> _Sample:
         """What all threads computed and waited since the last measurement."""
         run_ns = waited_ns = 0
         for thread, (run, waited) in threads.items():

@@ -53,14 +53,14 @@ class Watch:
     sites: Sequence[Target] = ()
     schedule: Schedule = field(default_factory=lambda: Schedule())
 
-    def detector(self, name: str) -> Detector | None:
+    def find_detector(self, name: str) -> Detector | None:
         """None for one that this process does not have: a task of another version rang."""
         return next((detector for detector in self.detectors if detector.name == name), None)
 
-    def every(self, detector: Detector) -> timedelta:
+    def get_period(self, detector: Detector) -> timedelta:
         return max(detector.every, self.shortest)
 
-    def of_node(
+    def list_due_detectors(
         self, target: Target, last: Mapping[str, datetime], now: datetime
     ) -> list[Detector]:
         """Those that look at a node out of turn: all, but for slow ones that have looked within
@@ -75,20 +75,20 @@ class Watch:
                 wanted.append(detector)
         return wanted
 
-    def paces(self) -> list[PollPace]:
+    def list_paces(self) -> list[PollPace]:
         """Which detector looks at what, by the inventory and by what each detector wants; one
         without targets too."""
         kinds = {detector.kind for detector in self.detectors}
-        by_kind = {kind: self.targets(kind) for kind in kinds}
+        by_kind = {kind: self.list_targets(kind) for kind in kinds}
         paces = []
         for detector in self.detectors:
             targets = by_kind[detector.kind]
             names = frozenset(target.name for target in targets if detector.wants(target))
-            every = self.every(detector)
+            every = self.get_period(detector)
             paces.append(PollPace(detector.name, detector.kind.value, every, names))
         return paces
 
-    def targets(self, kind: TargetKind, names: Sequence[str] | None = None) -> list[Target]:
+    def list_targets(self, kind: TargetKind, names: Sequence[str] | None = None) -> list[Target]:
         if kind is not TargetKind.SITE:
             return services.list_targets(kind, names)
         if not self.sites:
@@ -102,7 +102,7 @@ class Watch:
     ) -> Iterator[list[tuple[Target, list[Observation]]]]:
         """What a detector sees of these targets, in batches as they answer: a dead one holds no
         other up."""
-        targets = self.targets(detector.kind, names) if names else []
+        targets = self.list_targets(detector.kind, names) if names else []
         if len(targets) == 1:
             yield [(targets[0], observe_one(targets[0], detector, self.via, clock()))]
             return
@@ -136,13 +136,13 @@ class Schedule:
     planned_at: datetime | None = None
     planned: list[PollPace] = field(default_factory=list)
 
-    def paces(self, watch: Watch, now: datetime) -> list[PollPace]:
+    def list_paces(self, watch: Watch, now: datetime) -> list[PollPace]:
         """Planned anew when a machine has come or gone, and from time to time: what detectors want
         changes too."""
         marks = polling.marks()
         is_old = self.planned_at is None or now - self.planned_at >= _PLAN_AGAIN
         if is_old or marks != self.marks:
-            self.planned = watch.paces()
+            self.planned = watch.list_paces()
             polling.plan(self.planned, now)
             self.marks, self.planned_at = marks, now
         return self.planned
@@ -169,10 +169,10 @@ def _gather(
             yield [(waiting.pop(future), future.result()) for future in done]
     if waiting:
         targets = waiting.values()
-        yield [(target, [_no_answer(target, detector, clock())]) for target in targets]
+        yield [(target, [_build_no_answer(target, detector, clock())]) for target in targets]
 
 
-def _no_answer(target: Target, detector: Detector, now: datetime) -> Observation:
+def _build_no_answer(target: Target, detector: Detector, now: datetime) -> Observation:
     text = f"it did not come back within {_WITHIN.total_seconds():g} s"
     attributes = {"detector": detector.name, "text": text}
     return Observation(target.resource, "detector.answered", False, now, attributes)
@@ -239,7 +239,7 @@ def evaluate_rounds(
     While we are overloaded ourselves, who was silent is passed over: neither counted nor forgotten.
     """
     if is_overloaded:
-        rounds = [without_silence(poll) for poll in rounds]
+        rounds = [drop_silence(poll) for poll in rounds]
     observations: list[Observation] = []
     for poll in rounds:
         observations += poll.observations
@@ -292,7 +292,7 @@ def _evaluate_round(
     return [*log_events.of_lines(lines, sender=provenance), *events]
 
 
-def without_silence(poll: Round) -> Round:
+def drop_silence(poll: Round) -> Round:
     """What was answered, and nothing of what was not."""
     answered = [observation for observation in poll.observations if not _is_silence(observation)]
     return replace(poll, observations=answered)
@@ -308,7 +308,9 @@ def _count_failures(poll: Round, *, is_overloaded: bool) -> int:
     return poll.state.failures if is_overloaded else poll.state.failures + 1
 
 
-def learn(judgement: Judgement, now: datetime, *, may_move_parts: bool = True) -> list[Change]:
+def store_judgement(
+    judgement: Judgement, now: datetime, *, may_move_parts: bool = True
+) -> list[Change]:
     """Keeps what rounds said of boots, planned work and inventory; says what a new boot changed.
 
     In the caller's transaction. What nodes are worked on as planned makes a window: their faults
@@ -334,7 +336,7 @@ def _find_restarts(
     observations: Sequence[Observation], boots: Mapping[str, tuple[str, datetime | None]]
 ) -> list[Restart]:
     """When nodes booted whose boot was not known yet (node.boot_id, node.uptime_s)."""
-    booted = _boot_times(observations)
+    booted = _compute_boot_times(observations)
     restarts = []
     for observation in observations:
         if observation.metric != "node.boot_id" or not observation.value:
@@ -347,7 +349,7 @@ def _find_restarts(
     return restarts
 
 
-def _boot_times(observations: Sequence[Observation]) -> dict[str, datetime]:
+def _compute_boot_times(observations: Sequence[Observation]) -> dict[str, datetime]:
     times = {}
     for observation in observations:
         uptime = observation.value

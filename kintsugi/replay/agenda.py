@@ -26,7 +26,7 @@ class Agenda:
         """What is already past is due now: the clock never runs backwards."""
         heapq.heappush(self._heap, (max(at, self._now), next(self._order), deed))
 
-    def next_at(self) -> datetime | None:
+    def get_next_at(self) -> datetime | None:
         return self._heap[0][0] if self._heap else None
 
     def take(self) -> Deed:

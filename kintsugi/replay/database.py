@@ -20,18 +20,18 @@ _filled: dict[Hashable, sqlite3.Connection] = {}
 
 
 @contextmanager
-def temporary() -> Iterator[None]:
+def use_temporary_database() -> Iterator[None]:
     """Within it the default connection is a fresh SQLite file in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="kintsugi-replay-") as folder:
         path = Path(folder) / "replay.sqlite3"
-        path.write_bytes(_migrated())
-        with _default_connection(path):
+        path.write_bytes(_build_migrated_database())
+        with _swap_default_connection(path):
             yield
 
 
 def fill(key: Hashable, write: Callable[[], None]) -> None:
-    """What `write` puts into an empty database of `temporary`: written once per key in a row, and
-    copied after."""
+    """What `write` puts into an empty database of `use_temporary_database`: written once per key in
+    a row, and copied after."""
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.settings_dict["NAME"] not in _opened or connection.in_atomic_block:
         write()
@@ -49,11 +49,11 @@ def fill(key: Hashable, write: Callable[[], None]) -> None:
 
 
 @lru_cache(maxsize=1)
-def _migrated() -> bytes:
+def _build_migrated_database() -> bytes:
     """The bytes of a migrated, empty database: made once per process, copied for each replay."""
     with tempfile.TemporaryDirectory(prefix="kintsugi-replay-") as folder:
         path = Path(folder) / "migrated.sqlite3"
-        with _default_connection(path):
+        with _swap_default_connection(path):
             call_command("migrate", verbosity=0, interactive=False)
         # Write-ahead logging keeps pages beside the file until it is closed.
         sqlite3.connect(path).close()
@@ -61,7 +61,7 @@ def _migrated() -> bytes:
 
 
 @contextmanager
-def _default_connection(path: Path) -> Iterator[None]:
+def _swap_default_connection(path: Path) -> Iterator[None]:
     """Swaps this thread's default connection, and puts the old one back untouched."""
     before = connections[DEFAULT_DB_ALIAS]
     settings_before = connections.settings[DEFAULT_DB_ALIAS]

@@ -39,7 +39,7 @@ class Due(StrEnum):
     WATCHED = "watched"
 
 
-def moments() -> Iterator[tuple[Due, datetime]]:
+def iterate_moments() -> Iterator[tuple[Due, datetime]]:
     """The next wake of a run, message, hold-down, window and quiet period; some may lie in the
     past."""
     with connection.cursor() as cursor:

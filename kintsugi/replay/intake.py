@@ -36,13 +36,13 @@ class ReplayIntake:
     def take(self, line: bytes, now: datetime) -> bool:
         """Whether something waits to be flushed at once."""
         self.lines += 1
-        self._intake.take(line, self._sender, observed_at=now, now=_seconds(now))
+        self._intake.take(line, self._sender, observed_at=now, now=_compute_seconds(now))
         return self._folder.ready > 0
 
     def flush(self, now: datetime) -> list[dict[str, Any]]:
         """What is due, as it travels to `ingest`."""
         wire_events = []
-        for folded in self._folder.take(_seconds(now)):
+        for folded in self._folder.take(_compute_seconds(now)):
             event = replace(folded.event(now, SOURCE), event_id=event_id(SOURCE, self.events))
             wire_events.append(to_wire(event))
             self.events += 1
@@ -54,5 +54,5 @@ class ReplayIntake:
         return _EPOCH + timedelta(seconds=due) if due is not None else None
 
 
-def _seconds(at: datetime) -> float:
+def _compute_seconds(at: datetime) -> float:
     return (at - _EPOCH).total_seconds()

@@ -37,14 +37,14 @@ def parse_lines(lines: Iterable[bytes], *, now: datetime, year: int | None) -> I
     for line in lines:
         if not line.strip():
             continue
-        at = _time(line, now, year)
+        at = _parse_time(line, now, year)
         if at is None or (latest is not None and at < latest):
             at = latest or now
         latest = at
         yield Stamped(at, line)
 
 
-def _time(line: bytes, now: datetime, year: int | None) -> datetime | None:
+def _parse_time(line: bytes, now: datetime, year: int | None) -> datetime | None:
     header = parse_header(line, observed_at=now, zone=UTC, year=year)
     if header.has_stamp:
         return header.occurred_at

@@ -11,7 +11,7 @@ from kintsugi.replay import report
 from kintsugi.replay.agenda import Agenda
 from kintsugi.replay.log_file import Stamped
 from kintsugi.replay.notifier import KeepingNotifier
-from kintsugi.replay.play import Say, default_settings, make_player, make_policy, silent
+from kintsugi.replay.play import Say, make_player, make_policy, print_nothing, use_default_settings
 from kintsugi.replay.player import Player
 from kintsugi.replay.report import Played
 from runbooks.slurm.client import ScontrolReader, parse_controller
@@ -21,8 +21,8 @@ from runbooks.step import World
 AFTERMATH = timedelta(minutes=10)
 
 
-@default_settings()
-def play(lines: Sequence[Stamped], *, say: Say = silent) -> Played:
+@use_default_settings()
+def play(lines: Sequence[Stamped], *, say: Say = print_nothing) -> Played:
     """Each line at its own time, on the default connection, which must be an empty, migrated
     database."""
     agenda = Agenda(lines[0].at)
@@ -35,10 +35,10 @@ def play(lines: Sequence[Stamped], *, say: Say = silent) -> Played:
     )
     player = make_player(agenda, world, KeepingNotifier(), say)
     for line in lines:
-        agenda.add(line.at, _delivery(player, line.line))
+        agenda.add(line.at, _build_delivery(player, line.line))
     player.play(lines[-1].at + AFTERMATH)
     return report.collect(lines=player.intake.lines, events=player.intake.events, deeds={})
 
 
-def _delivery(player: Player, line: bytes) -> Callable[[], None]:
+def _build_delivery(player: Player, line: bytes) -> Callable[[], None]:
     return lambda: player.deliver(line)

@@ -29,12 +29,12 @@ KEPT_SETTINGS = ("KINTSUGI_DATA_DIR", "KINTSUGI_BASE_URL", "KINTSUGI_TIME_ZONE")
 Say = Callable[[str], None]
 
 
-def silent(text: str) -> None:
+def print_nothing(text: str) -> None:
     """Nobody watches."""
 
 
 @contextmanager
-def default_settings() -> Iterator[None]:
+def use_default_settings() -> Iterator[None]:
     """Within it the periods and limits are Kintsugi's own, whatever this site or demonstration has
     set."""
     site = settings.KINTSUGI

@@ -102,7 +102,7 @@ class Player:
         self._sweep()
 
     def _has_deed(self, until: datetime) -> bool:
-        next_at = self.agenda.next_at()
+        next_at = self.agenda.get_next_at()
         return next_at is not None and next_at <= until
 
     def deliver(self, line: bytes) -> None:
@@ -140,7 +140,7 @@ class Player:
         """What rang is answered, and the next look is put down for when something will be due."""
         self._queue.run_all(self.pipeline)
         now = self.agenda()
-        for kind, due_at in due.moments():
+        for kind, due_at in due.iterate_moments():
             job = self._wake if kind is Due.RUN else self._sweep
             self._schedule(due_at + MARGIN if due_at >= now else now + OVERDUE_AGAIN, job)
 

@@ -22,7 +22,7 @@ NOT_TRUE = frozenset({State.FALSE_POSITIVE.value, State.DUPLICATE.value})
 
 
 @contextmanager
-def only_errors_logged() -> Iterator[None]:
+def log_only_errors() -> Iterator[None]:
     """What the pipeline logs of a replay is told in its tables; an error still shows."""
     root = logging.getLogger()
     level = root.level
@@ -62,7 +62,10 @@ def collect(*, lines: int, events: int, deeds: dict[str, int]) -> Played:
     """Reads the database that the replay wrote."""
     # The root first, then its symptoms in the order in which they joined.
     incidents = Incident.objects.order_by("opened_at", "id")
-    rows = [_row(incident) for incident in incidents.prefetch_related("members__fault", "runs")]
+    rows = [
+        _build_incident_row(incident)
+        for incident in incidents.prefetch_related("members__fault", "runs")
+    ]
     return Played(lines, events, Fault.objects.count(), rows, deeds)
 
 
@@ -82,20 +85,20 @@ def merge(plays: Sequence[Played]) -> Played:
     return Played(lines, events, faults, rows, dict(deeds))
 
 
-def _row(incident: Incident) -> dict[str, Any]:
+def _build_incident_row(incident: Incident) -> dict[str, Any]:
     members = sorted(incident.members.all(), key=lambda member: member.role != Role.ROOT)
     runs = incident.runs.order_by("id").select_related("node")
     row = {name: getattr(incident, name) for name in _INCIDENT_FIELDS}
-    row["opened_at"] = _iso(incident.opened_at)
-    row["restored_at"] = _iso(incident.restored_at)
+    row["opened_at"] = _format_iso(incident.opened_at)
+    row["restored_at"] = _format_iso(incident.restored_at)
     row["recovery"] = incident.recovery
     row["channels"] = incident.channels
-    row["faults"] = [_fault_row(member) for member in members]
+    row["faults"] = [_build_fault_row(member) for member in members]
     row["runs"] = [_run_row(run, incident) for run in runs]
     return row
 
 
-def _fault_row(member: IncidentFault) -> dict[str, Any]:
+def _build_fault_row(member: IncidentFault) -> dict[str, Any]:
     return {
         "resource": member.fault.resource,
         "fault_type": member.fault.fault_type,
@@ -109,19 +112,19 @@ def _run_row(run: Run, incident: Incident) -> dict[str, Any]:
     machine = f"node/{run.node.name}" if run.node is not None else incident.owner
     row = {"id": run.pk, "runbook": run.runbook, "node": machine}
     row |= {name: getattr(run, name) for name in _RUN_FIELDS}
-    row["started_at"] = _iso(run.started_at)
-    row["finished_at"] = _iso(run.finished_at)
+    row["started_at"] = _format_iso(run.started_at)
+    row["finished_at"] = _format_iso(run.finished_at)
     return row
 
 
-def _iso(at: datetime | None) -> str | None:
+def _format_iso(at: datetime | None) -> str | None:
     return at.isoformat() if at is not None else None
 
 
 def format_text(played: Played) -> Iterator[str]:
     """One block per incident, then the true ones by class and month."""
     for row in played.incidents:
-        yield from _block(row)
+        yield from _format_block(row)
     true_incidents = played.true_incidents
     yield (
         f"{played.lines} lines, {played.events} events, {played.faults} faults,"
@@ -134,11 +137,13 @@ def format_text(played: Played) -> Iterator[str]:
     yield from _format_counts("In Slurm", played.deeds)
 
 
-def _block(row: dict[str, Any]) -> Iterator[str]:
-    opened = _minute(row["opened_at"])
+def _format_block(row: dict[str, Any]) -> Iterator[str]:
+    opened = _format_minute(row["opened_at"])
     root = f"{row['fault_type']} on {row['root_resource']}"
     yield f"#{row['id']} {opened}  {row['component']}  {root}"
-    restored = f", service restored {_minute(row['restored_at'])}" if row["restored_at"] else ""
+    restored = (
+        f", service restored {_format_minute(row['restored_at'])}" if row["restored_at"] else ""
+    )
     channels = " and ".join(row["channels"]) or "nobody"
     facts = f"{row['severity']}, {row['state']}, recovery {row['recovery']}"
     yield f"    {facts}, told by {channels}{restored}"
@@ -153,7 +158,7 @@ def _block(row: dict[str, Any]) -> Iterator[str]:
         yield f"    run {run['id']} of {run['runbook']} on {run['node']}: {outcome}"
 
 
-def _minute(time: str | None) -> str:
+def _format_minute(time: str | None) -> str:
     return time[:16].replace("T", " ") if time else "-"
 
 

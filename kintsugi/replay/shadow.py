@@ -31,7 +31,12 @@ from incidents.state.batch import window
 from kintsugi.replay import database, due, shadow_history, shadow_steps
 from kintsugi.replay.due import Due
 from kintsugi.replay.shadow_history import History
-from kintsugi.replay.shadow_outcome import OutcomeDifference, Placed, ShadowOutcome, differences
+from kintsugi.replay.shadow_outcome import (
+    OutcomeDifference,
+    Placed,
+    ShadowOutcome,
+    compute_differences,
+)
 from kintsugi.replay.shadow_steps import ShadowResult, ShadowStep, ShadowStepDone
 
 Say = Callable[[str], None]
@@ -145,13 +150,13 @@ class _Play:
     steps: list[ShadowStepDone]
 
     def count_incidents(self) -> int:
-        return len(self.outcome.groups())
+        return len(self.outcome.get_groups())
 
 
 def _make_comparison(
     history: History, before: _Play, after: _Play, *, is_recorded: bool
 ) -> Compared:
-    found = differences(before.outcome, after.outcome, history.recorded)
+    found = compute_differences(before.outcome, after.outcome, history.recorded)
     otherwise = _find_otherwise(before.steps, after.steps)
     return Compared(
         history,
@@ -203,7 +208,7 @@ def _use_rules(folder: Path) -> Iterator[None]:
 
 
 def _play_apart(history: History, name: str, say: Say) -> _Play:
-    with database.temporary():
+    with database.use_temporary_database():
         graphs.forget()
         try:
             _write_tables(history)
@@ -224,7 +229,7 @@ def _write_tables(history: History) -> None:
 def _play(history: History, name: str, say: Say) -> list[ShadowStepDone]:
     sweeps, day = _Sweeps(history.starts_at), None
     steps_done: list[ShadowStepDone] = []
-    for item in _agenda(history):
+    for item in _iterate_agenda(history):
         now = item.at if isinstance(item, ShadowStep) else item[-1].observed_at
         sweeps.sweep_until(now)
         if isinstance(item, ShadowStep):
@@ -239,11 +244,11 @@ def _play(history: History, name: str, say: Say) -> list[ShadowStepDone]:
     return steps_done
 
 
-def _agenda(history: History) -> Iterator[list[FaultEvent] | ShadowStep]:
+def _iterate_agenda(history: History) -> Iterator[list[FaultEvent] | ShadowStep]:
     """Events in batches, and between them what was done. Of one moment, the events come first: they
     were its reason."""
     items: Iterator[FaultEvent | ShadowStep] = heapq.merge(
-        history.events, history.steps, key=_played_at
+        history.events, history.steps, key=_get_sort_key
     )
     batch: list[FaultEvent] = []
     for item in items:
@@ -258,7 +263,7 @@ def _agenda(history: History) -> Iterator[list[FaultEvent] | ShadowStep]:
         yield batch
 
 
-def _played_at(item: FaultEvent | ShadowStep) -> tuple[datetime, bool]:
+def _get_sort_key(item: FaultEvent | ShadowStep) -> tuple[datetime, bool]:
     """Its time; an event sorts before a step of the same time."""
     if isinstance(item, ShadowStep):
         return item.at, True
@@ -298,7 +303,7 @@ class _Sweeps:
         """What was due before the last sweep and still is would be swept for ever: it waits
         longer."""
         times = [at for at in self._scheduled if at > self._last_at]
-        for kind, due_at in due.moments():
+        for kind, due_at in due.iterate_moments():
             if kind not in (Due.FAULT, Due.WATCHED):
                 continue
             is_overdue = due_at < self._last_at

@@ -71,7 +71,7 @@ def read(since: datetime, until: datetime, *, concluded: frozenset[str]) -> Hist
         starts_at,
         since,
         until,
-        tables=tuple(_tables(since)),
+        tables=tuple(_read_tables(since)),
         events=tuple(events),
         marks=tuple(marks),
         steps=tuple(steps),
@@ -85,24 +85,24 @@ def _read_faults(since: datetime, until: datetime, concluded: frozenset[str]) ->
     return list(faults.exclude(fault_type__in=concluded).order_by("observed_at", "pk"))
 
 
-def _tables(since: datetime) -> Iterator[Rows]:
+def _read_tables(since: datetime) -> Iterator[Rows]:
     for model in apps.get_app_config("incidents").get_models():
         if model.__module__ == _INVENTORY:
             forgotten = _FORGOTTEN.get(model.__name__.lower(), {})
-            rows = _values(model._default_manager.all())
+            rows = _read_values(model._default_manager.all())
             yield model, [{**row, **forgotten} for row in rows]
     jobs = Job.objects.filter(Q(ended_at=None) | Q(ended_at__gte=since - timedelta(days=1)))
-    yield Job, _values(jobs)
-    yield JobNode, _values(JobNode.objects.filter(job__in=jobs))
-    yield Silence, _values(Silence.objects.all())
-    yield PlannedWork, _values(PlannedWork.objects.all())
+    yield Job, _read_values(jobs)
+    yield JobNode, _read_values(JobNode.objects.filter(job__in=jobs))
+    yield Silence, _read_values(Silence.objects.all())
+    yield PlannedWork, _read_values(PlannedWork.objects.all())
 
 
-def _values(rows: QuerySet[Any]) -> list[dict[str, Any]]:
+def _read_values(rows: QuerySet[Any]) -> list[dict[str, Any]]:
     return [dict(row) for row in rows.order_by("pk").values()]
 
 
-def _first_evidence(faults: set[int]) -> dict[int, tuple[str, str]]:
+def _read_first_evidence(faults: set[int]) -> dict[int, tuple[str, str]]:
     """The first source and excerpt of each fault."""
     evidence = Evidence.objects.filter(slot=0, fault__observed_at__isnull=False)
     rows = evidence.values_list("fault_id", "source", "excerpt")
@@ -122,33 +122,33 @@ def _read_outcome(faults: set[int]) -> ShadowOutcome:
 
 
 def _make_events(faults: Sequence[Fault]) -> Iterator[FaultEvent]:
-    evidence = _first_evidence({fault.pk for fault in faults})
+    evidence = _read_first_evidence({fault.pk for fault in faults})
     for fault in faults:
         source, excerpt = evidence.get(fault.pk, ("", ""))
-        for event in _events(fault):
+        for event in _iterate_events(fault):
             yield replace(event, source=source or event.source, excerpt=excerpt)
 
 
-def _events(fault: Fault) -> Iterator[FaultEvent]:
+def _iterate_events(fault: Fault) -> Iterator[FaultEvent]:
     """The fault's life as far as it is known: raised, gone and back, last seen, ended. Quiet ends
     by itself."""
     delay = fault.observed_at - fault.raised_at
-    yield _event(fault, EventKind.RAISED, fault.raised_at, delay)
+    yield _build_event(fault, EventKind.RAISED, fault.raised_at, delay)
     changes = [at for at in flapping.read(fault.changes_at) if at > fault.raised_at]
     has_ended = fault.cleared_at is not None
     for back, at in enumerate(reversed(changes)):
         is_end = (back % 2 == 0) is has_ended
         if not is_end:
-            yield _event(fault, EventKind.RAISED, at, delay)
+            yield _build_event(fault, EventKind.RAISED, at, delay)
         elif back > 0:  # the last end has its own time
-            yield _event(fault, EventKind.CLEARED, at, delay)
+            yield _build_event(fault, EventKind.CLEARED, at, delay)
     if fault.last_seen_at > fault.raised_at:
-        yield _event(fault, EventKind.RAISED, fault.last_seen_at, delay, count=fault.count)
+        yield _build_event(fault, EventKind.RAISED, fault.last_seen_at, delay, count=fault.count)
     if fault.cleared_at is not None and fault.clears != str(ClearRule.AFTER_QUIET):
-        yield _event(fault, EventKind.CLEARED, fault.cleared_at, delay)
+        yield _build_event(fault, EventKind.CLEARED, fault.cleared_at, delay)
 
 
-def _event(
+def _build_event(
     fault: Fault, kind: EventKind, at: datetime, delay: timedelta, *, count: int = 1
 ) -> FaultEvent:
     """Seen as long after it happened as the fault's first line was."""
@@ -162,11 +162,11 @@ def _event(
         count=max(1, count),
         source="shadow",
         provenance=from_wire(fault.best_provenance),
-        **_fields(fault),
+        **_get_common_fields(fault),
     )
 
 
-def _fields(fault: Fault) -> dict[str, Any]:
+def _get_common_fields(fault: Fault) -> dict[str, Any]:
     """What all events of the fault have in common."""
     fields = {name: getattr(fault, name) for name in _SAME_FIELDS}
     fields["severity"] = Severity(fault.severity)

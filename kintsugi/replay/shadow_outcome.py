@@ -38,14 +38,14 @@ class ShadowOutcome:
     placed: Mapping[int, Placed]
     titles: Mapping[int, str] = field(default_factory=dict)
 
-    def groups(self) -> dict[int, set[int]]:
+    def get_groups(self) -> dict[int, set[int]]:
         faults_of: dict[int, set[int]] = defaultdict(set)
         for fault, placed in self.placed.items():
             if placed.incident is not None:
                 faults_of[placed.incident].add(fault)
         return dict(faults_of)
 
-    def root_of(self, faults: set[int]) -> int:
+    def get_root(self, faults: set[int]) -> int:
         """Of an incident's faults, the root where it is of the period, else the first."""
         for fault in sorted(faults):
             if self.placed[fault].is_root:
@@ -104,29 +104,29 @@ class OutcomeDifference:
         return {**asdict(self), "kind": self.kind.value, "text": self.text}
 
 
-def differences(
+def compute_differences(
     before: ShadowOutcome, after: ShadowOutcome, recorded: ShadowOutcome
 ) -> list[OutcomeDifference]:
     """What would be one, apart, or of another root; the site's incident numbers come from
     `recorded`."""
-    groups_before, groups_after = before.groups(), after.groups()
+    groups_before, groups_after = before.get_groups(), after.get_groups()
     found = []
-    for incidents_before, incidents_after in _connected_incidents(groups_before, groups_after):
+    for incidents_before, incidents_after in _list_connected_incidents(groups_before, groups_after):
         connected_before = {incident: groups_before[incident] for incident in incidents_before}
         connected_after = {incident: groups_after[incident] for incident in incidents_after}
         outcomes = (before, after, recorded)
-        difference = _difference(connected_before, connected_after, outcomes)
+        difference = _find_difference(connected_before, connected_after, outcomes)
         if difference is not None:
             found.append(difference)
     return found
 
 
-def _connected_incidents(
+def _list_connected_incidents(
     groups_before: Groups, groups_after: Groups
 ) -> list[tuple[set[int], set[int]]]:
     """Incidents of both outcomes that share faults, directly or through others."""
-    before_of = _incident_by_fault(groups_before)
-    after_of = _incident_by_fault(groups_after)
+    before_of = _map_faults_to_incidents(groups_before)
+    after_of = _map_faults_to_incidents(groups_after)
     unvisited = dict.fromkeys([*before_of, *after_of])
     components = []
     while unvisited:
@@ -138,20 +138,20 @@ def _connected_incidents(
             if fault not in unvisited:
                 continue
             del unvisited[fault]
-            queue += _faults_beside(fault, before_of, groups_before, incidents_before)
-            queue += _faults_beside(fault, after_of, groups_after, incidents_after)
+            queue += _visit_incident_of(fault, before_of, groups_before, incidents_before)
+            queue += _visit_incident_of(fault, after_of, groups_after, incidents_after)
         components.append((incidents_before, incidents_after))
     return components
 
 
-def _incident_by_fault(groups: Groups) -> dict[int, int]:
+def _map_faults_to_incidents(groups: Groups) -> dict[int, int]:
     incident_of = {}
     for incident, faults in groups.items():
         incident_of.update(dict.fromkeys(faults, incident))
     return incident_of
 
 
-def _faults_beside(
+def _visit_incident_of(
     fault: int, incident_of: Mapping[int, int], groups: Groups, visited: set[int]
 ) -> set[int]:
     """The faults of its incident, which is then visited; none where it was before."""
@@ -162,14 +162,14 @@ def _faults_beside(
     return groups[incident]
 
 
-def _difference(
+def _find_difference(
     groups_before: Groups,
     groups_after: Groups,
     outcomes: tuple[ShadowOutcome, ShadowOutcome, ShadowOutcome],
 ) -> OutcomeDifference | None:
     before, after, recorded = outcomes
-    roots = {before.root_of(faults) for faults in groups_before.values()}
-    kind = _kind(groups_before, groups_after, roots, after)
+    roots = {before.get_root(faults) for faults in groups_before.values()}
+    kind = _find_kind(groups_before, groups_after, roots, after)
     if kind is None:
         return None
     places = [recorded.placed[root] for root in roots if root in recorded.placed]
@@ -178,16 +178,16 @@ def _difference(
     would_be = []
     for incident, faults in sorted(groups_after.items()):
         title = after.titles.get(incident, "")
-        would_be.append(_would_be(title, faults, after, roots))
+        would_be.append(_build_would_be(title, faults, after, roots))
     return OutcomeDifference(kind, tuple(sorted(numbers)), tuple(titles), tuple(would_be))
 
 
-def _kind(
+def _find_kind(
     groups_before: Groups, groups_after: Groups, roots: set[int], after: ShadowOutcome
 ) -> DifferenceKind | None:
     if len(groups_before) == 1 and len(groups_after) == 1:
         (faults,) = groups_after.values()
-        has_same_root = after.root_of(faults) in roots
+        has_same_root = after.get_root(faults) in roots
         return None if has_same_root else DifferenceKind.OTHER_ROOT
     if not groups_before or not groups_after:
         return DifferenceKind.NEW if groups_after else DifferenceKind.NONE
@@ -196,10 +196,12 @@ def _kind(
     return DifferenceKind.APART if len(groups_before) == 1 else DifferenceKind.OTHERWISE
 
 
-def _would_be(title: str, faults: set[int], after: ShadowOutcome, old_roots: set[int]) -> WouldBe:
+def _build_would_be(
+    title: str, faults: set[int], after: ShadowOutcome, old_roots: set[int]
+) -> WouldBe:
     """With the rules that put the former roots here. What came later and took the root says why in
     its own sentence."""
-    root = after.placed[after.root_of(faults)]
+    root = after.placed[after.get_root(faults)]
     old_root_places = [after.placed[fault] for fault in sorted(faults & old_roots)]
     former = [place for place in old_root_places if not place.is_root]
     rules = dict.fromkeys(place.rule for place in (*former, root) if place.rule != _OWN)

@@ -272,16 +272,16 @@ def play(step: ShadowStep) -> ShadowStepDone:
     """Does it on the play's database, or says why not."""
     incident = _find_incident(step.root, step.at)
     if incident is None:
-        return _no_place(step, "its fault is in no incident")
+        return _build_no_place(step, "its fault is in no incident")
     if step.kind == _REROOTED and _is_root(incident, step.chosen[0]):
         return ShadowStepDone(step, ShadowResult.BY_ITSELF)
     target = _find_incident(step.into, step.at) if step.into is not None else None
     if target == incident:
         return ShadowStepDone(step, ShadowResult.BY_ITSELF)
     if not _is_root(incident, step.root):
-        return _no_place(step, f'its root is a symptom of "{incident.title}"')
+        return _build_no_place(step, f'its root is a symptom of "{incident.title}"')
     if step.into is not None and target is None:
-        return _no_place(step, "the other fault is in no incident")
+        return _build_no_place(step, "the other fault is in no incident")
     if step.kind == _SPLIT:
         return _play_split(step, incident)
     if step.kind == _REROOTED:
@@ -294,11 +294,11 @@ def play(step: ShadowStep) -> ShadowStepDone:
 
 def _play_split(step: ShadowStep, incident: Incident) -> ShadowStepDone:
     first, *rest = [_find_fault(mark, step.at) for mark in step.chosen]
-    if _incident_of(first) != incident:
+    if _find_incident_of_fault(first) != incident:
         return ShadowStepDone(step, ShadowResult.BY_ITSELF, _NO_PART)
     faults = [first]
     for fault in rest:
-        if fault != first and _incident_of(fault) == incident:
+        if fault != first and _find_incident_of_fault(fault) == incident:
             faults.append(fault)
     outcome = services.split(incident.pk, faults, root_id=first, actor=step.actor, now=step.at)
     return _conclude(step, incident, outcome)
@@ -306,8 +306,8 @@ def _play_split(step: ShadowStep, incident: Incident) -> ShadowStepDone:
 
 def _play_reroot(step: ShadowStep, incident: Incident) -> ShadowStepDone:
     new_root = _find_fault(step.chosen[0], step.at)
-    if _incident_of(new_root) != incident:
-        return _no_place(step, _NO_PART)
+    if _find_incident_of_fault(new_root) != incident:
+        return _build_no_place(step, _NO_PART)
     outcome = services.reroot(incident.pk, new_root, actor=step.actor, now=step.at)
     return _conclude(step, incident, outcome)
 
@@ -334,10 +334,10 @@ def _conclude(
         return ShadowStepDone(step, ShadowResult.DONE)
     incident.refresh_from_db(fields=["state"])
     state = incident.state.replace("_", " ")
-    return _no_place(step, f'"{incident.title}" would be {state} then')
+    return _build_no_place(step, f'"{incident.title}" would be {state} then')
 
 
-def _no_place(step: ShadowStep, why: str) -> ShadowStepDone:
+def _build_no_place(step: ShadowStep, why: str) -> ShadowStepDone:
     return ShadowStepDone(step, ShadowResult.NO_PLACE, why)
 
 
@@ -357,10 +357,10 @@ def _find_fault(mark: FaultMark, at: datetime) -> int:
 
 
 def _find_incident(mark: FaultMark, at: datetime) -> Incident | None:
-    return _incident_of(_find_fault(mark, at))
+    return _find_incident_of_fault(_find_fault(mark, at))
 
 
-def _incident_of(fault: int) -> Incident | None:
+def _find_incident_of_fault(fault: int) -> Incident | None:
     """The incident that the fault is in; of a duplicate, the one that it repeats."""
     links = IncidentFault.objects.select_related(
         "incident__root_fault", "incident__duplicate_of__root_fault"

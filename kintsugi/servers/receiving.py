@@ -50,18 +50,18 @@ _NO_RELAYS = (
 )
 
 
-def receiver() -> Receiver:
+def build_receiver() -> Receiver:
     """The one of this data directory. Raises SpoolError when another process holds it,
     AddressTaken."""
     directory: Path = settings.DATA_DIR / "spool"
     spool = Spool(directory)
-    senders = partial(accepted_senders, directory / "senders.json")
+    senders = partial(get_accepted_senders, directory / "senders.json")
     if settings.KINTSUGI["KINTSUGI_SYSLOG_RELAYS"] is None:
         _log.warning(_NO_RELAYS)
     try:
-        listen, relp = _listeners()
-        tls = _tls_door()
-        trap_listeners = _trap_listeners(directory)
+        listen, relp = _open_listeners()
+        tls = _open_tls_door()
+        trap_listeners = _open_trap_listeners(directory)
     except (PassedSocketError, AddressTaken, TlsError) as error:
         spool.close()
         raise AddressTaken(str(error)) from error
@@ -148,7 +148,7 @@ class AddressTaken(Exception):
     """An address of the settings cannot be listened on: names the setting, and says why."""
 
 
-def _listeners() -> tuple[Listen, socket.socket | None]:
+def _open_listeners() -> tuple[Listen, socket.socket | None]:
     """For syslog, and for RELP where the site wants it: by the sockets that systemd keeps where it
     passes some. Raises PassedSocketError, AddressTaken."""
     address: tuple[str, int] = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
@@ -166,7 +166,7 @@ def _listeners() -> tuple[Listen, socket.socket | None]:
     return listen, relp
 
 
-def _tls_door() -> TlsDoor | None:
+def _open_tls_door() -> TlsDoor | None:
     """Syslog over TLS, where the site wants it. Raises TlsError, AddressTaken."""
     address: tuple[str, int] | None = settings.KINTSUGI["KINTSUGI_TLS_LISTEN"]
     if address is None:
@@ -180,7 +180,7 @@ def _tls_door() -> TlsDoor | None:
     try:
         return TlsDoor(connections.listen(address), context, refused)
     except OSError as error:
-        raise _taken("KINTSUGI_TLS_LISTEN", address, error) from error
+        raise _build_address_taken("KINTSUGI_TLS_LISTEN", address, error) from error
 
 
 def _read_refused_certificates() -> RefusedCertificates | None:
@@ -198,10 +198,10 @@ def _listen_for_relp(address: tuple[str, int]) -> socket.socket:
     try:
         return connections.listen(address)
     except OSError as error:
-        raise _taken("KINTSUGI_RELP_LISTEN", address, error) from error
+        raise _build_address_taken("KINTSUGI_RELP_LISTEN", address, error) from error
 
 
-def _taken(setting: str, address: tuple[str, int], error: OSError) -> AddressTaken:
+def _build_address_taken(setting: str, address: tuple[str, int], error: OSError) -> AddressTaken:
     return AddressTaken(
         f"{setting}={address[0]}:{address[1]}: {error.strerror}; choose another, or unset it"
         f" ({_describe_search(address[1])})"
@@ -224,7 +224,7 @@ def run(receiver: Receiver) -> None:
         ) from error
 
 
-def _trap_listeners(directory: Path) -> tuple[Door, ...]:
+def _open_trap_listeners(directory: Path) -> tuple[Door, ...]:
     """SNMP notifications, where the site wants them. Raises AddressTaken."""
     address: tuple[str, int] | None = settings.KINTSUGI["KINTSUGI_TRAP_LISTEN"]
     if address is None:
@@ -232,9 +232,9 @@ def _trap_listeners(directory: Path) -> tuple[Door, ...]:
     from kintsugi.servers import trap_receiving  # noqa: PLC0415  (pysnmp: only who listens for traps pays)
 
     try:
-        return (trap_receiving.listener(address, directory),)
+        return (trap_receiving.open_listener(address, directory),)
     except OSError as error:
-        raise _taken("KINTSUGI_TRAP_LISTEN", address, error) from error
+        raise _build_address_taken("KINTSUGI_TRAP_LISTEN", address, error) from error
 
 
 def _record_refusals(refusals: Sequence[RefusedInput]) -> None:
@@ -310,7 +310,7 @@ def _read_kept_hosts(cache: Path) -> dict[str, str]:
     return hosts
 
 
-def accepted_senders(cache: Path) -> Senders:
+def get_accepted_senders(cache: Path) -> Senders:
     """The networks of the settings; where they are unset or name `inventory`, loopback and the
     inventory's addresses.
 
@@ -325,9 +325,9 @@ def accepted_senders(cache: Path) -> Senders:
     names: frozenset[str] | None = None
     switches: Collection[str] | None = None
     try:
-        hosts = database_reads.ask(_inventory_addresses)
-        switches = database_reads.ask(_switch_names)
-        names = database_reads.ask(_inventory_names)
+        hosts = database_reads.ask(_read_inventory_addresses)
+        switches = database_reads.ask(_list_switch_names)
+        names = database_reads.ask(_read_inventory_names)
     except DatabaseAway as error:
         _log.warning(
             "the inventory cannot be read (%s); the senders known last time are accepted", error
@@ -353,7 +353,7 @@ def accepted_senders(cache: Path) -> Senders:
     )
 
 
-def _inventory_names() -> frozenset[str] | None:
+def _read_inventory_names() -> frozenset[str] | None:
     """By what its machines are called in lines: their names and aliases; None without any."""
     names: set[str] = set()
     for rows in (Node.objects.inventoried(), Switch.objects.inventoried()):
@@ -364,21 +364,21 @@ def _inventory_names() -> frozenset[str] | None:
     return frozenset(short_host(name) for name in names)
 
 
-def _switch_names() -> list[str]:
+def _list_switch_names() -> list[str]:
     return list(Switch.objects.exclude(address="").values_list("name", flat=True))
 
 
-def _inventory_addresses() -> dict[str, str]:
+def _read_inventory_addresses() -> dict[str, str]:
     """Host name by address; names in the inventory's address column are looked up."""
     hosts: dict[str, str] = {}
     for model in (Node, Switch):
         for name, address in model.objects.exclude(address="").values_list("name", "address"):
-            for found in _addresses(address):
+            for found in _resolve_addresses(address):
                 hosts[found] = name
     return hosts
 
 
-def _addresses(address: str) -> list[str]:
+def _resolve_addresses(address: str) -> list[str]:
     try:
         return [str(ipaddress.ip_address(address))]
     except ValueError:

@@ -22,7 +22,7 @@ from kintsugi.servers.database_reads import DatabaseAway
 _log = logging.getLogger(__name__)
 
 
-def listener(address: tuple[str, int], directory: Path) -> TrapListener:
+def open_listener(address: tuple[str, int], directory: Path) -> TrapListener:
     """Raises OSError when the address cannot be listened on."""
     last = TrapSenders()
 
@@ -45,21 +45,21 @@ def listener(address: tuple[str, int], directory: Path) -> TrapListener:
 
 def read_known() -> TrapSenders:
     """Switches' SNMP credentials, their engine ids, the names of nodes and of switch ports."""
-    groups = wiring.credentials().groups
-    for_switches = [group for group in groups if TargetKind.SWITCH in _kinds(group)]
+    groups = wiring.read_credentials().groups
+    for_switches = [group for group in groups if TargetKind.SWITCH in _get_kinds(group)]
     keys = dict.fromkeys(group.snmp for group in for_switches if group.snmp)
     engines = Switch.objects.exclude(snmp_engine_id="").values_list("snmp_engine_id", flat=True)
     nodes = Node.objects.values_list("name", flat=True)
     trap_keys = TrapKeys(tuple(keys), tuple(sorted(engines)))
-    return TrapSenders(trap_keys, frozenset(nodes), _port_names())
+    return TrapSenders(trap_keys, frozenset(nodes), _read_port_names())
 
 
-def _port_names() -> dict[str, frozenset[str]]:
+def _read_port_names() -> dict[str, frozenset[str]]:
     ports: dict[str, set[str]] = {}
     for switch, port in Port.objects.values_list("switch__name", "name"):
         ports.setdefault(switch, set()).add(port)
     return {switch: frozenset(names) for switch, names in ports.items()}
 
 
-def _kinds(group: CredentialGroup) -> set[TargetKind]:
+def _get_kinds(group: CredentialGroup) -> set[TargetKind]:
     return {kind for kind, names in group.named.items() if names}

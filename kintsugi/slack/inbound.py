@@ -59,11 +59,13 @@ class _Now(Clock):
 def command(request: HttpRequest) -> HttpResponse:
     """A slash command: the answer is shown to the person alone."""
     try:
-        body = _signed_body(request)
-        form = _form(body)
-        answer = orders.command(form.get("text", ""), _request(form.get("user_id", ""), body))
+        body = _require_signed_body(request)
+        form = _parse_form(body)
+        answer = orders.obey_command(
+            form.get("text", ""), _build_request(form.get("user_id", ""), body)
+        )
     except _Refused as refused:
-        return _refusal(request, refused)
+        return _respond_refusal(request, refused)
     except database_away.ERRORS as error:
         answer = _describe_failure(request, error)
     return JsonResponse({"response_type": "ephemeral", **_format_reply(answer)})
@@ -73,21 +75,21 @@ def command(request: HttpRequest) -> HttpResponse:
 def action(request: HttpRequest) -> HttpResponse:
     """A click: acknowledged at once; what came of it goes to the message's own address."""
     try:
-        body = _signed_body(request)
-        payload = _payload(_form(body))
-        button = _button(payload)
-        order = _request(_slack_id(payload), body)
-        answer = orders.click(button["action_id"], button["value"], order)
+        body = _require_signed_body(request)
+        payload = _parse_payload(_parse_form(body))
+        button = _require_button(payload)
+        order = _build_request(_get_slack_id(payload), body)
+        answer = orders.obey_click(button["action_id"], button["value"], order)
     except _Refused as refused:
-        return _refusal(request, refused)
+        return _respond_refusal(request, refused)
     except database_away.ERRORS as error:
         answer = _describe_failure(request, error)
     address = str(payload.get("response_url", ""))
-    _answers.submit(_send_reply, address, _replacement(answer, payload))
+    _answers.submit(_send_reply, address, _build_replacement(answer, payload))
     return HttpResponse()
 
 
-def _slack_id(payload: Mapping[str, Any]) -> str:
+def _get_slack_id(payload: Mapping[str, Any]) -> str:
     """Of who clicked; empty for nobody of this workspace."""
     user = payload.get("user")
     if not isinstance(user, dict) or not _is_of_workspace(user, payload):
@@ -95,7 +97,7 @@ def _slack_id(payload: Mapping[str, Any]) -> str:
     return str(user.get("id", ""))
 
 
-def _signed_body(request: HttpRequest) -> bytes:
+def _require_signed_body(request: HttpRequest) -> bytes:
     """What Slack signed within the last 5 min. Raises Http404 where Slack is not let in at all."""
     secret = settings.KINTSUGI["SLACK_SIGNING_SECRET"]
     if not secret:
@@ -120,14 +122,14 @@ def _is_signed(verifier: SignatureVerifier, request: HttpRequest) -> bool:
         return False
 
 
-def _form(body: bytes) -> Mapping[str, str]:
+def _parse_form(body: bytes) -> Mapping[str, str]:
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
     except ValueError as error:
         raise _Refused(400, "a form was expected") from error
 
 
-def _payload(form: Mapping[str, str]) -> Mapping[str, Any]:
+def _parse_payload(form: Mapping[str, str]) -> Mapping[str, Any]:
     try:
         payload = json.loads(form.get("payload", ""))
     except (ValueError, RecursionError) as error:
@@ -137,7 +139,7 @@ def _payload(form: Mapping[str, str]) -> Mapping[str, Any]:
     return payload
 
 
-def _button(payload: Mapping[str, Any]) -> Mapping[str, str]:
+def _require_button(payload: Mapping[str, Any]) -> Mapping[str, str]:
     refusal = _Refused(400, "the click of a button was expected")
     actions = payload.get("actions")
     button = actions[0] if isinstance(actions, list) and actions else None
@@ -156,13 +158,13 @@ def _is_of_workspace(user: Mapping[str, Any], payload: Mapping[str, Any]) -> boo
     return own is None or user.get("team_id") in (None, own)
 
 
-def _request(slack_id: str, body: bytes) -> SlackRequest:
+def _build_request(slack_id: str, body: bytes) -> SlackRequest:
     """The same bytes are the same request: each command and click has a trigger of its own in
     it."""
     return SlackRequest(slack_id, f"slack:{hashlib.sha256(body).hexdigest()}", clock.now())
 
 
-def _refusal(request: HttpRequest, refused: _Refused) -> HttpResponse:
+def _respond_refusal(request: HttpRequest, refused: _Refused) -> HttpResponse:
     _log.warning("%s: %s %s", request.path, refused.status, refused.reason)
     return JsonResponse({"error": refused.reason}, status=refused.status)
 
@@ -186,7 +188,7 @@ def _format_reply(answer: OrderReply) -> dict[str, Any]:
     return {"text": text, "blocks": [section, *blocks.ask_blocks(answer.ask)]}
 
 
-def _replacement(answer: OrderReply, payload: Mapping[str, Any]) -> dict[str, Any]:
+def _build_replacement(answer: OrderReply, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Once it is done the outcome stands in the place of the buttons; a refusal is for the person
     alone."""
     if not answer.is_done:

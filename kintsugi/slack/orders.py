@@ -80,34 +80,34 @@ class Order:
     obey: Callable[[AuthorisedOrder], OrderReply]
 
 
-def command(text: str, request: SlackRequest) -> OrderReply:
+def obey_command(text: str, request: SlackRequest) -> OrderReply:
     """What follows `/kintsugi`."""
-    word, _, words = _plain(text).partition(" ")
+    word, _, words = _parse_plain_text(text).partition(" ")
     if word.lower() in ("", "help"):
-        return OrderReply(usage())
+        return OrderReply(format_usage())
     order = ORDERS.get(word.lower())
     if order is None and word.lower() in _STARTS:
         return OrderReply(_ONLY_THERE)
     if order is None:
-        return OrderReply(f'"{word[:40]}" is no order.\n{usage()}')
-    return _authorise(order, f"{word.lower()} {words}".strip(), words.strip(), request)
+        return OrderReply(f'"{word[:40]}" is no order.\n{format_usage()}')
+    return _obey_authorised(order, f"{word.lower()} {words}".strip(), words.strip(), request)
 
 
-def click(name: str, value: str, request: SlackRequest) -> OrderReply:
+def obey_click(name: str, value: str, request: SlackRequest) -> OrderReply:
     """A button of a message that asks (`runbooks.people.open_requests`)."""
     word = name.partition("_")[0]
     order = CLICKS.get(word)
     if order is None:
         return OrderReply("This button is none of Kintsugi's.")
-    return _authorise(order, f"{word} {value}", value, request)
+    return _obey_authorised(order, f"{word} {value}", value, request)
 
 
-def usage() -> str:
+def format_usage() -> str:
     lines = [f"/kintsugi {order.usage}: {order.meaning}" for order in ORDERS.values()]
     return "\n".join([*lines, _ONLY_THERE])
 
 
-def _authorise(order: Order, text: str, words: str, request: SlackRequest) -> OrderReply:
+def _obey_authorised(order: Order, text: str, words: str, request: SlackRequest) -> OrderReply:
     person = slack_users.find(request.slack_id, order.permissions)
     if isinstance(person, Denied):
         refusal = ControlRefused(person.reason)
@@ -131,7 +131,7 @@ def _stop(order: AuthorisedOrder) -> OrderReply:
     )
 
 
-def _status(order: AuthorisedOrder) -> OrderReply:
+def _show_status(order: AuthorisedOrder) -> OrderReply:
     """What holds Kintsugi back, how far runbooks may go, and who waits for people."""
     stopped_by = services.get_stop_reason(stop_file.get_path())
     if stopped_by:
@@ -186,7 +186,7 @@ def _format_waiting_runs() -> list[str]:
     return lines[:_MOST] + more
 
 
-def _approve(order: AuthorisedOrder) -> OrderReply:
+def _show_approval(order: AuthorisedOrder) -> OrderReply:
     """Shows the state that leave is for, with the buttons: nobody approves what he has not seen."""
     run = _get_run(order.words)
     if run is None:
@@ -195,7 +195,7 @@ def _approve(order: AuthorisedOrder) -> OrderReply:
     is_waiting = run.state == RunState.AWAITING_APPROVAL
     approval = approvals.get_open_approval(run) if is_waiting else None
     if approval is None:
-        return OrderReply(f"{name} is {_state(run)} and waits for no leave.")
+        return OrderReply(f"{name} is {_get_state_word(run)} and waits for no leave.")
     plan = services.format_plan(run)
     text = f"{name}, for incident #{run.incident_id}: {plan}. {approval.why}. Now:"
     return OrderReply(text, open_requests.find_run_ask(run))
@@ -317,8 +317,8 @@ def _abort(order: AuthorisedOrder, run: Run, snapshot_mark: str) -> Outcome:
         return ControlRefused(f"Done already: run {run.pk} was {live.outcome or 'aborted'}")
     if live.state != RunState.AWAITING_APPROVAL or approvals.get_fingerprint(live) != snapshot_mark:
         return ControlRefused(
-            f"Run {run.pk} is {_state(live)} and asks about another state by now than the one you"
-            " saw. Look at it again: the console aborts it whatever it does."
+            f"Run {run.pk} is {_get_state_word(live)} and asks about another state by now than the"
+            " one you saw. Look at it again: the console aborts it whatever it does."
         )
     return services.abort(run.pk, actor=order.actor, note=_NOTE, now=order.request.now)
 
@@ -359,11 +359,11 @@ def _get_run(words: str) -> Run | None:
     return runs.filter(pk=int(match[1])).first()
 
 
-def _state(run: Run) -> str:
+def _get_state_word(run: Run) -> str:
     return str(run.get_state_display()).lower()
 
 
-def _plain(text: str) -> str:
+def _parse_plain_text(text: str) -> str:
     """Slack escapes three characters; what cannot be printed is left out."""
     for escape, character in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
         text = text.replace(escape, character)
@@ -393,10 +393,10 @@ ORDERS: dict[str, Order] = {
         _stop,
     ),
     "status": Order(
-        "status", "stop switch, modes, runs that wait for people.", tuple(_SEES), _status
+        "status", "stop switch, modes, runs that wait for people.", tuple(_SEES), _show_status
     ),
     "approve": Order(
-        "approve RUN", "shows what the run asks leave for, with buttons.", CONTROL, _approve
+        "approve RUN", "shows what the run asks leave for, with buttons.", CONTROL, _show_approval
     ),
     "answer": Order("answer RUN ANSWER", "answers what the run asks.", CONTROL, _answer),
     "confirm": Order(

@@ -34,13 +34,13 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _turns = Turns()
 
 
-def waiting() -> int:
+def count_waiting() -> int:
     """How many threads of this process wait for their turn to write."""
     return _turns.waiting
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def _hold_turn() -> Iterator[None]:
     _take_turn()
     try:
         yield
@@ -67,7 +67,7 @@ class Cursor(base.SQLiteCursorWrapper):
     def _in_turn(self, query: str, run: Callable[[], Any]) -> Any:
         if self.connection.in_transaction or not query.lstrip().upper().startswith(_WRITES):
             return run()
-        with _turn():
+        with _hold_turn():
             return run()
 
 
@@ -120,19 +120,19 @@ def keep_private(path: Path) -> None:
     SQLite gives `-wal` and `-shm` the mode of the file itself. Raises ImproperlyConfigured where it
     is not ours to do.
     """
-    _narrow(path.parent, 0o700)
+    _restrict_mode(path.parent, 0o700)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-            _narrow(path.with_name(name), 0o600)
+            _restrict_mode(path.with_name(name), 0o600)
     except OSError as error:
         raise ImproperlyConfigured(
             f"The database {path} cannot be made: {error.strerror}."
         ) from error
 
 
-def _narrow(path: Path, mode: int) -> None:
+def _restrict_mode(path: Path, mode: int) -> None:
     try:
         found = path.stat()
     except FileNotFoundError:

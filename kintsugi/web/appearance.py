@@ -28,7 +28,7 @@ def _may(permission: str) -> Callable[[HttpRequest], bool]:
     return lambda request: request.user.has_perm(permission)
 
 
-def _item(title: str, icon: str, view: str, permission: str) -> dict[str, Any]:
+def _build_item(title: str, icon: str, view: str, permission: str) -> dict[str, Any]:
     return {
         "title": title,
         "icon": icon,
@@ -40,60 +40,64 @@ def _item(title: str, icon: str, view: str, permission: str) -> dict[str, Any]:
 NAVIGATION: list[dict[str, Any]] = [
     {
         "items": [
-            _item("Home", "home", "home", "incidents.view_incident"),
-            _item(
+            _build_item("Home", "home", "home", "incidents.view_incident"),
+            _build_item(
                 "Incidents",
                 "e911_emergency",
                 "admin:incidents_incident_changelist",
                 "incidents.view_incident",
             ),
-            _item(
+            _build_item(
                 "Silences",
                 "notifications_paused",
                 "admin:incidents_silence_changelist",
                 "incidents.view_silence",
             ),
-            _item("Report a problem", "campaign", "report", "incidents.add_userreport"),
+            _build_item("Report a problem", "campaign", "report", "incidents.add_userreport"),
         ],
     },
     {
         "title": "Fleet",
         "separator": True,
         "items": [
-            _item("Nodes", "dns", "admin:incidents_node_changelist", "incidents.view_node"),
-            _item("Switches", "hub", "admin:incidents_switch_changelist", "incidents.view_switch"),
-            _item(
+            _build_item("Nodes", "dns", "admin:incidents_node_changelist", "incidents.view_node"),
+            _build_item(
+                "Switches", "hub", "admin:incidents_switch_changelist", "incidents.view_switch"
+            ),
+            _build_item(
                 "Parts",
                 "memory",
                 "admin:incidents_inservice_changelist",
                 "incidents.view_inservice",
             ),
-            _item("Faults", "bolt", "admin:incidents_fault_changelist", "incidents.view_fault"),
-            _item(
+            _build_item(
+                "Faults", "bolt", "admin:incidents_fault_changelist", "incidents.view_fault"
+            ),
+            _build_item(
                 "Vendor cases",
                 "local_shipping",
                 "admin:incidents_vendorcase_changelist",
                 "incidents.view_vendorcase",
             ),
-            _item(
+            _build_item(
                 "Hot spares",
                 "swap_horiz",
                 "admin:incidents_spare_changelist",
                 "incidents.view_spare",
             ),
-            _item(
+            _build_item(
                 "Lemons",
                 "nutrition",
                 "admin:incidents_quarantine_changelist",
                 "incidents.view_quarantine",
             ),
-            _item(
+            _build_item(
                 "Decommissioning",
                 "logout",
                 "admin:incidents_decommission_changelist",
                 "incidents.view_decommission",
             ),
-            _item(
+            _build_item(
                 "Node tokens",
                 "key",
                 "admin:incidents_nodetoken_changelist",
@@ -105,38 +109,38 @@ NAVIGATION: list[dict[str, Any]] = [
         "title": "Repairs",
         "separator": True,
         "items": [
-            _item("Runs", "build", "admin:runbooks_run_changelist", "runbooks.view_run"),
-            _item("Runbook modes", "tune", "modes", "runbooks.view_runbookmode"),
-            _item("Dry-run report", "balance", "shadow", "runbooks.view_run"),
-            _item("Stop switch", "front_hand", "stop_switch", "runbooks.view_stopswitch"),
+            _build_item("Runs", "build", "admin:runbooks_run_changelist", "runbooks.view_run"),
+            _build_item("Runbook modes", "tune", "modes", "runbooks.view_runbookmode"),
+            _build_item("Dry-run report", "balance", "shadow", "runbooks.view_run"),
+            _build_item("Stop switch", "front_hand", "stop_switch", "runbooks.view_stopswitch"),
         ],
     },
     {
         "title": "Reference",
         "separator": True,
         "items": [
-            _item("Status of Kintsugi", "monitor_heart", "status", "incidents.view_fault"),
-            _item("Catalogue", "menu_book", "catalogue", "incidents.view_fault"),
-            _item("Unread lines", "help_center", "unread", "incidents.view_fault"),
-            _item(
+            _build_item("Status of Kintsugi", "monitor_heart", "status", "incidents.view_fault"),
+            _build_item("Catalogue", "menu_book", "catalogue", "incidents.view_fault"),
+            _build_item("Unread lines", "help_center", "unread", "incidents.view_fault"),
+            _build_item(
                 "Messages",
                 "mail",
                 "admin:incidents_notification_changelist",
                 "incidents.view_notification",
             ),
-            _item(
+            _build_item(
                 "Events held back",
                 "report",
                 "admin:incidents_quarantinedevent_changelist",
                 "incidents.view_quarantinedevent",
             ),
-            _item(
+            _build_item(
                 "Audit log",
                 "history_edu",
                 "admin:runbooks_auditentry_changelist",
                 "runbooks.view_auditentry",
             ),
-            _item("People", "group", "admin:auth_user_changelist", "auth.view_user"),
+            _build_item("People", "group", "admin:auth_user_changelist", "auth.view_user"),
         ],
     },
 ]

@@ -43,13 +43,13 @@ def get_banners() -> list[Banner]:
     """What holds Kintsugi back right now."""
     return [
         *_stop_switch_banners(),
-        *_breaker_banners(),
+        *_build_breaker_banners(),
         *_stop_file_banners(),
-        *_refused_sender_banners(),
-        *_silence_banners(),
-        *_overload_banners(),
-        *_own_health_banners(),
-        *_message_banners(),
+        *_build_refused_sender_banners(),
+        *_build_silence_banners(),
+        *_build_overload_banners(),
+        *_build_own_health_banners(),
+        *_build_message_banners(),
     ]
 
 
@@ -66,7 +66,7 @@ def _stop_switch_banners() -> list[Banner]:
     return [Banner("stop", "front_hand", text, reverse("stop_switch"))]
 
 
-def _breaker_banners() -> list[Banner]:
+def _build_breaker_banners() -> list[Banner]:
     address = reverse("stop_switch")
     banners = []
     for breaker in Breaker.objects.filter(closed_at=None):
@@ -88,19 +88,19 @@ def _stop_file_banners() -> list[Banner]:
     return [Banner("stop", "front_hand", text, reverse("stop_switch"))]
 
 
-def _message_banners() -> list[Banner]:
+def _build_message_banners() -> list[Banner]:
     address = reverse("admin:incidents_notification_changelist")
     return [
         Banner("mode", "error", text, address, "Messages") for text in list_troubles(timezone.now())
     ]
 
 
-def _refused_sender_banners() -> list[Banner]:
+def _build_refused_sender_banners() -> list[Banner]:
     """Whose syslog is refused, and the line that lets it in."""
     recent = refused_senders.get_recent(timezone.now())
     left_out = [sender for sender in recent if sender.transport in _LEFT_OUT]
     refused = [sender for sender in recent if sender not in left_out]
-    banners = [_left_out_banner(left_out)] if left_out else []
+    banners = [_build_left_out_banner(left_out)] if left_out else []
     if not refused:
         return banners
     first = refused[0]
@@ -132,7 +132,7 @@ def _format_admission(sender: RefusedSender) -> str:
     )
 
 
-def _left_out_banner(left_out: list[RefusedSender]) -> Banner:
+def _build_left_out_banner(left_out: list[RefusedSender]) -> Banner:
     """Whose events were read and left out, in one line however many machines they name."""
     count = sum(sender.count for sender in left_out)
     first = left_out[0]
@@ -155,7 +155,7 @@ def _format_others(addresses: list[str]) -> str:
     return f", and that of {len(addresses)} more: {named}{more}"
 
 
-def _overload_banners() -> list[Banner]:
+def _build_overload_banners() -> list[Banner]:
     """Whose silence says nothing now, and what to do about it."""
     address = reverse("admin:incidents_fault_changelist")
     banners = []
@@ -165,7 +165,7 @@ def _overload_banners() -> list[Banner]:
     return banners
 
 
-def _own_health_banners() -> list[Banner]:
+def _build_own_health_banners() -> list[Banner]:
     """Which part of Kintsugi is silent or does not get on, as it was when that was found: figures
     and lengths in it are of then."""
     address = reverse("admin:incidents_fault_changelist")
@@ -175,7 +175,7 @@ def _own_health_banners() -> list[Banner]:
     ]
 
 
-def _silence_banners() -> list[Banner]:
+def _build_silence_banners() -> list[Banner]:
     """How much is kept from people now; nothing while no window is in force."""
     windows = len(active_windows.list_in_force(timezone.now()))
     if not windows:

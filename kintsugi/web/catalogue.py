@@ -25,7 +25,7 @@ PER_PAGE = 50
 _PARAMETERS = ("q", "component", "severity", "action", "fitness")
 
 
-def matches(fault: FaultType, words: list[str]) -> bool:
+def has_all_words(fault: FaultType, words: list[str]) -> bool:
     """Whether every word occurs in what a person would look for: id, code, title, meaning."""
     text = f"{fault.id} {fault.code or ''} {fault.title} {fault.meaning}".lower()
     return all(word in text for word in words)
@@ -34,7 +34,7 @@ def matches(fault: FaultType, words: list[str]) -> bool:
 def search(parameters: dict[str, str]) -> list[FaultType]:
     """The fault types that the query names, the worst first, then by id as numbers count."""
     words = parameters["q"].lower().split()
-    with_words = [fault for fault in catalog.load() if matches(fault, words)]
+    with_words = [fault for fault in catalog.load() if has_all_words(fault, words)]
     matching = [fault for fault in with_words if _has_fields(fault, parameters)]
     return sorted(matching, key=_sort_key)
 
@@ -65,8 +65,8 @@ def entries(request: HttpRequest) -> HttpResponse:
     context = {
         "page": page,
         "parameters": parameters,
-        "query": _query_string(parameters),
-        "choices": _choices(),
+        "query": _format_query_string(parameters),
+        "choices": _list_choices(),
         "total": len(known),
         "vendor_catalogs": _list_vendor_catalogs(known),
     }
@@ -79,12 +79,12 @@ def _list_vendor_catalogs(known: catalog.Catalog) -> list[tuple[str, bool]]:
     return [(row.format_age(today), row.is_old(today)) for row in known.vendor_catalogs]
 
 
-def _query_string(parameters: dict[str, str]) -> str:
+def _format_query_string(parameters: dict[str, str]) -> str:
     pairs = [f"{name}={value}" for name, value in parameters.items() if value]
     return "&".join(pairs)
 
 
-def _choices() -> list[tuple[str, str, list[tuple[str, str]]]]:
+def _list_choices() -> list[tuple[str, str, list[tuple[str, str]]]]:
     """For each field to choose by: its name, its label, and its values with their labels."""
     components = [(str(component), text) for component, text in wording.COMPONENTS.items()]
     severities = [(str(severity), str(severity)) for severity in reversed(Severity)]

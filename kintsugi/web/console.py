@@ -56,24 +56,24 @@ class WaitingItem:
 
 def home(request: HttpRequest) -> HttpResponse:
     """The index: what is open, what waits for a person, the fleet, the last runs, the numbers."""
-    context = overview(request, timezone.now())
+    context = build_overview(request, timezone.now())
     return render_page(request, "kintsugi/home.html", "Home", context)
 
 
-def overview(request: HttpRequest, now: datetime) -> dict[str, Any]:
+def build_overview(request: HttpRequest, now: datetime) -> dict[str, Any]:
     """What the home page shows. A fixed number of queries, however many rows there are."""
     return {
         "now": now,
         "asks": get_waiting_items(),
-        "modes": modes.by_mode(modes.runbook_modes()),
+        "modes": modes.group_by_mode(modes.list_runbook_modes()),
         "can_report": request.user.has_perm("incidents.add_userreport"),
-        **_latest(),
-        **_fleet(),
-        **_statistics(now),
+        **_get_latest(),
+        **_get_fleet(),
+        **_get_statistics(now),
     }
 
 
-def _latest() -> dict[str, Any]:
+def _get_latest() -> dict[str, Any]:
     """The open incidents, the worst first, those closed lately, and the last runs."""
     open_incidents = add_place(Incident.objects.open()).order_by("-rank", "onset_at", "pk")
     ended = Incident.objects.closed().filter(closed_at__isnull=False)
@@ -89,26 +89,26 @@ def _latest() -> dict[str, Any]:
     }
 
 
-def _fleet() -> dict[str, Any]:
+def _get_fleet() -> dict[str, Any]:
     return {
-        "pods": pods(),
-        "switch_roles": switch_roles(),
+        "pods": count_pods(),
+        "switch_roles": count_switch_roles(),
         "slurm": node_states.get_freshness(),
         "provisional": Node.objects.filter(is_provisional=True).count(),
     }
 
 
-def _statistics(now: datetime) -> dict[str, Any]:
-    numbers = reliability(now)
+def _get_statistics(now: datetime) -> dict[str, Any]:
+    numbers = get_reliability(now)
     failed_classes = [row for row in numbers.classes if row.failures]
     return {
         "numbers": numbers,
-        "costs": costs(now),
+        "costs": get_costs(now),
         "figures": [numbers.overall, *failed_classes],
     }
 
 
-def reliability(now: datetime) -> Summary:
+def get_reliability(now: datetime) -> Summary:
     """The last 90 days, computed anew each minute and when an incident or node comes or an incident
     ends.
 
@@ -127,7 +127,7 @@ def reliability(now: datetime) -> Summary:
     return summary
 
 
-def costs(now: datetime) -> list[tuple[str, str]]:
+def get_costs(now: datetime) -> list[tuple[str, str]]:
     """What the incidents of the same days cost, in sentences; computed anew each minute."""
     key = f"costs-{now:%Y%m%d%H%M}"
     sentences: list[tuple[str, str]] | None = cache.get(key)
@@ -147,52 +147,52 @@ def get_waiting_items() -> list[WaitingItem]:
         .order_by("started_at", "pk")
     )
     runs = list(waiting[:HOME_ROWS])
-    approvals = [_approval_item(run) for run in runs]
-    incidents = _incident_items([run.incident_id for run in runs])
+    approvals = [_build_approval_item(run) for run in runs]
+    incidents = _list_incident_items([run.incident_id for run in runs])
     others = (
-        *_second_person_items(),
-        *_stepped_back_items(),
-        *_failed_message_items(),
-        *_quarantine_items(),
+        *_list_second_person_items(),
+        *_list_stepped_back_items(),
+        *_list_failed_message_items(),
+        *_list_quarantine_items(),
     )
     return [*approvals, *incidents, *others]
 
 
-def _approval_item(run: Run) -> WaitingItem:
+def _build_approval_item(run: Run) -> WaitingItem:
     text = f"Approve or abort: {progress.get_title(run)} on {run.place}"
-    return WaitingItem("back_hand", text, f"run #{run.pk}", _page(run), run.started_at)
+    return WaitingItem("back_hand", text, f"run #{run.pk}", _get_page_address(run), run.started_at)
 
 
-def _second_person_items() -> list[WaitingItem]:
+def _list_second_person_items() -> list[WaitingItem]:
     """What one person asks for and another may confirm; a step of a run is asked for there."""
     standing = requests.list_standing(timezone.now()).exclude(order=Order.APPROVAL)
-    return [_second_person_item(request) for request in standing[:HOME_ROWS]]
+    return [_build_second_person_item(request) for request in standing[:HOME_ROWS]]
 
 
-def _second_person_item(request: SecondPersonRequest) -> WaitingItem:
+def _build_second_person_item(request: SecondPersonRequest) -> WaitingItem:
     text = f"Confirm or reject, as a second person: {request.what}"
     about = f"asked for by {request.asked_by}"
     return WaitingItem("back_hand", text, about, reverse("modes"), request.asked_at)
 
 
-def _stepped_back_items() -> list[WaitingItem]:
+def _list_stepped_back_items() -> list[WaitingItem]:
     """Runbooks whose mode went down by itself, until a person sets it again or keeps it."""
     rows = RunbookMode.objects.exclude(stepped_back_at=None).order_by("stepped_back_at", "pk")
-    return [_stepped_back_item(row) for row in rows[:HOME_ROWS]]
+    return [_build_stepped_back_item(row) for row in rows[:HOME_ROWS]]
 
 
-def _stepped_back_item(row: RunbookMode) -> WaitingItem:
+def _build_stepped_back_item(row: RunbookMode) -> WaitingItem:
     text = f"Set the mode of {row.runbook} again, or keep it: it stepped back to {row.mode}"
     address = reverse("modes")
     return WaitingItem("back_hand", text, row.stepped_back_why, address, row.stepped_back_at)
 
 
-def _incident_items(approval_incidents: list[int]) -> list[WaitingItem]:
+def _list_incident_items(approval_incidents: list[int]) -> list[WaitingItem]:
     """Of the open incidents that need a person; one whose run waits for approval is left out."""
     asking = Incident.objects.open().exclude(needs_human="")
     rows = asking.exclude(pk__in=approval_incidents).order_by("onset_at", "pk")
     incidents = list(rows[: HOME_ROWS + 1])
-    items = [_incident_item(incident) for incident in incidents[:HOME_ROWS]]
+    items = [_build_incident_item(incident) for incident in incidents[:HOME_ROWS]]
     if len(incidents) > HOME_ROWS:
         address = reverse("admin:incidents_incident_changelist") + "?state=unfinished"
         text = f"See what else is asked of people: {rows.count() - HOME_ROWS} more"
@@ -200,17 +200,17 @@ def _incident_items(approval_incidents: list[int]) -> list[WaitingItem]:
     return items
 
 
-def _incident_item(incident: Incident) -> WaitingItem:
+def _build_incident_item(incident: Incident) -> WaitingItem:
     return WaitingItem(
         "back_hand",
         text=incident.needs_human,
         about=str(incident),
-        address=_page(incident),
+        address=_get_page_address(incident),
         since=incident.onset_at,
     )
 
 
-def _failed_message_items() -> list[WaitingItem]:
+def _list_failed_message_items() -> list[WaitingItem]:
     count = Notification.objects.filter(state=Notification.SendState.FAILED).count()
     if not count:
         return []
@@ -219,7 +219,7 @@ def _failed_message_items() -> list[WaitingItem]:
     return [WaitingItem("mail", text, "messages", address)]
 
 
-def _quarantine_items() -> list[WaitingItem]:
+def _list_quarantine_items() -> list[WaitingItem]:
     count = QuarantinedEvent.objects.count()
     if not count:
         return []
@@ -228,12 +228,12 @@ def _quarantine_items() -> list[WaitingItem]:
     return [WaitingItem("report", text, "quarantine", address)]
 
 
-def _page(row: Incident | Run | Node | Switch) -> str:
+def _get_page_address(row: Incident | Run | Node | Switch) -> str:
     meta = row._meta
     return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[row.pk])
 
 
-def pods() -> list[dict[str, Any]]:
+def count_pods() -> list[dict[str, Any]]:
     """Nodes of the inventory per pod: total, out of service, under repair, in service.
 
     Out of service: at the last look Slurm gave it no jobs of users, whoever keeps it from them, or
@@ -257,7 +257,7 @@ def pods() -> list[dict[str, Any]]:
     return rows
 
 
-def switch_roles() -> list[dict[str, Any]]:
+def count_switch_roles() -> list[dict[str, Any]]:
     """Switches per role: total, and how many have an open incident."""
     incidents = Incident.objects.open().filter(owner__startswith="switch/")
     troubled = set(incidents.values_list("owner", flat=True))
@@ -324,7 +324,7 @@ class NodePage(NodeAdmin):
         states = node_states.get_history(row.name)[: STATES_SHOWN + 1]
         has_older_states = len(states) > STATES_SHOWN
         context = {
-            "runs": _runs(row),
+            "runs": _get_runs(row),
             "pauses": pauses,
             "slurm": node_states.get_freshness(),
             "states": states[:STATES_SHOWN],
@@ -333,7 +333,7 @@ class NodePage(NodeAdmin):
         return super().page_context(request, row) | context
 
 
-def _runs(node: Node) -> QuerySet[Run]:
+def _get_runs(node: Node) -> QuerySet[Run]:
     return Run.objects.filter(node=node).select_related("incident", "node")[:20]
 
 
@@ -345,7 +345,7 @@ def machine(request: HttpRequest, resource: str) -> HttpResponse:
     row = model.objects.filter(name=name).first() if model else None
     if row is None:
         raise Http404(f"The inventory has no machine {resource}.")
-    return HttpResponseRedirect(_page(row))
+    return HttpResponseRedirect(_get_page_address(row))
 
 
 def incident(request: HttpRequest, number: int) -> HttpResponse:

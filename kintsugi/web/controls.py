@@ -17,7 +17,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from detectors.detector import DetectorError
 from kintsugi import tasks
 from kintsugi.clients import wiring
-from kintsugi.web.modes import MODE_MEANINGS, by_mode, runbook_modes
+from kintsugi.web.modes import MODE_MEANINGS, group_by_mode, list_runbook_modes
 from kintsugi.web.pages import render_page
 from runbooks import services
 from runbooks.fleet import armings, fleet, proposals
@@ -90,20 +90,20 @@ def stop_switch(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         if not may_use:
             raise PermissionDenied
-        if form.is_valid() and _switch(request, form):
+        if form.is_valid() and _obey_switch_form(request, form):
             return HttpResponseRedirect(reverse("stop_switch"))
     context = {
         "now": timezone.now(),
         "form": StopForm() if is_closing else form,
         "breaker_form": form if is_closing else StopForm(auto_id="breaker_%s"),
         "may_use": may_use,
-        **_switch_and_breaker_rows(),
+        **_get_switch_and_breaker_rows(),
     }
     status = 409 if form.errors else 200
     return render_page(request, "kintsugi/stop_switch.html", "Stop switch", context, status=status)
 
 
-def _switch_and_breaker_rows() -> dict[str, Any]:
+def _get_switch_and_breaker_rows() -> dict[str, Any]:
     switches = StopSwitch.objects.order_by("-engaged_at")
     engaged = switches.filter(released_at=None)
     released = switches.exclude(released_at=None)
@@ -119,7 +119,7 @@ def _switch_and_breaker_rows() -> dict[str, Any]:
     }
 
 
-def _switch(request: HttpRequest, form: StopForm) -> bool:
+def _obey_switch_form(request: HttpRequest, form: StopForm) -> bool:
     """Engages or releases, or closes the breaker; a refusal is put on the form."""
     now = timezone.now()
     actor = request.user.get_username()
@@ -167,7 +167,7 @@ def _describe_modes() -> dict[str, Any]:
     meanings = [(mode.label, text) for mode, text in MODE_MEANINGS.items()]
     site_mode = RunbookMode.objects.filter(runbook=fleet.SITE).first()
     return {
-        "groups": by_mode(runbook_modes()),
+        "groups": group_by_mode(list_runbook_modes()),
         "site": site_mode,
         "meanings": meanings,
         "modes": Mode.choices,
@@ -207,7 +207,7 @@ def _find_world(mode: str, actor: str) -> tuple[World | None, str]:
     if mode != Mode.ARMED:
         return None, ""
     try:
-        world = wiring.world() if wiring.acts() else None
+        world = wiring.build_world() if wiring.may_act() else None
     except DetectorError as error:
         return None, f"Nothing can be armed here: {error}"
     if world is None:

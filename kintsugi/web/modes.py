@@ -16,15 +16,18 @@ MODE_MEANINGS: dict[Mode, str] = {
 }
 
 
-def runbook_modes() -> list[dict[str, Any]]:
+def list_runbook_modes() -> list[dict[str, Any]]:
     """Each runbook of the library with its own mode (without a row it is shadow, set by nobody),
     and how far it goes: no further than the site's mode."""
     rows = {row.runbook: row for row in RunbookMode.objects.all()}
     site_mode = Mode(rows[fleet.SITE].mode) if fleet.SITE in rows else Mode.ARMED
-    return [_runbook_mode(book, rows.get(name), site_mode) for name, book in library.load().items()]
+    return [
+        _build_runbook_mode(book, rows.get(name), site_mode)
+        for name, book in library.load().items()
+    ]
 
 
-def _runbook_mode(
+def _build_runbook_mode(
     book: library.Runbook, row: RunbookMode | None, site_mode: Mode
 ) -> dict[str, Any]:
     mode = Mode(row.mode) if row is not None else Mode.SHADOW
@@ -38,7 +41,7 @@ def _runbook_mode(
     }
 
 
-def by_mode(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[dict[str, Any]]]]:
+def group_by_mode(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Mode, what it means, and the runbooks that go so far; those that may do most come first."""
     groups = []
     for mode in reversed(Mode):

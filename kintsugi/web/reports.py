@@ -28,7 +28,7 @@ def report(request: HttpRequest) -> HttpResponse:
     initial = {"machine": request.GET.get("machine", "")}
     form = ReportForm(request.POST or None, now=now, initial=initial)
     if request.method == "POST" and form.is_valid():
-        incident = _report(request.user.get_username(), form.cleaned_data, now)
+        incident = _open_report(request.user.get_username(), form.cleaned_data, now)
         text = f"Your report is part of incident #{incident.pk}. This page shows how it goes on."
         messages.success(request, text)
         return HttpResponseRedirect(reverse("admin:incidents_incident_change", args=[incident.pk]))
@@ -45,7 +45,7 @@ def report(request: HttpRequest) -> HttpResponse:
     return render_page(request, "incidents/report.html", title, context, status=status)
 
 
-def _report(author: str, fields: dict[str, Any], now: datetime) -> Incident:
+def _open_report(author: str, fields: dict[str, Any], now: datetime) -> Incident:
     return services.report(
         author=author,
         text=fields["text"],

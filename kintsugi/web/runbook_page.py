@@ -27,15 +27,15 @@ def runbook(request: HttpRequest, name: str) -> HttpResponse:
         raise Http404(f"There is no runbook {name}.")
     context = {
         "now": timezone.now(),
-        **_mode(name),
-        **_description(book),
-        "runs": _last_runs(name),
-        "older": _runs_of_older_versions(book),
+        **_get_mode(name),
+        **_describe_runbook(book),
+        "runs": _list_last_runs(name),
+        "older": _list_runs_of_older_versions(book),
     }
     return render_page(request, "kintsugi/runbook.html", book.title, context)
 
 
-def _mode(name: str) -> dict[str, Any]:
+def _get_mode(name: str) -> dict[str, Any]:
     mode = services.get_mode(name)
     return {
         "mode": str(mode),
@@ -44,7 +44,7 @@ def _mode(name: str) -> dict[str, Any]:
     }
 
 
-def _description(book: library.Runbook) -> dict[str, Any]:
+def _describe_runbook(book: library.Runbook) -> dict[str, Any]:
     purposes = [describe.list_conditions(purpose) for purpose in book.purposes]
     steps = [describe.describe_step(step) for step in book.steps]
     return {
@@ -56,11 +56,11 @@ def _description(book: library.Runbook) -> dict[str, Any]:
     }
 
 
-def _last_runs(name: str) -> list[Run]:
+def _list_last_runs(name: str) -> list[Run]:
     return list(Run.objects.filter(runbook=name).select_related("node", "incident")[:_LAST])
 
 
-def _runs_of_older_versions(book: library.Runbook) -> list[dict[str, Any]]:
+def _list_runs_of_older_versions(book: library.Runbook) -> list[dict[str, Any]]:
     """Runs that are under way by another version of it: each keeps the one that it began with."""
     unfinished = Run.objects.unfinished().filter(runbook=book.name)
     runs = unfinished.exclude(version=book.version).select_related("node", "incident")

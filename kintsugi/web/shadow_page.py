@@ -41,8 +41,8 @@ def report(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perm("runbooks.view_run"):
         raise PermissionDenied
     periods = [str(days) for days in _PERIODS]
-    days = _parameter(request, "days", periods, default=str(_DEFAULT_PERIOD))
-    view = _parameter(request, "view", list(_VIEWS), default="well")
+    days = _read_parameter(request, "days", periods, default=str(_DEFAULT_PERIOD))
+    view = _read_parameter(request, "view", list(_VIEWS), default="well")
     now = timezone.now()
     since = now - timedelta(days=int(days))
     episodes = services.load_episodes(since, now)
@@ -64,7 +64,7 @@ def report(request: HttpRequest) -> HttpResponse:
     return render_page(request, "kintsugi/shadow.html", "Dry-run report", context)
 
 
-def _parameter(request: HttpRequest, name: str, values: list[str], *, default: str) -> str:
+def _read_parameter(request: HttpRequest, name: str, values: list[str], *, default: str) -> str:
     value = request.GET.get(name, default)
     return value if value in values else default
 

@@ -36,7 +36,9 @@ class VendorCasePage(VendorCaseAdmin):
         archive."""
         if not request.user.has_perm(MAY):
             raise PermissionDenied
-        bundle = vendor_bundle.collect(object_id, shell=wiring.node_shell(), now=timezone.now())
+        bundle = vendor_bundle.collect(
+            object_id, shell=wiring.build_node_shell(), now=timezone.now()
+        )
         if isinstance(bundle, Refused):
             messages.error(request, bundle.reason)
             return HttpResponseRedirect(reverse("admin:incidents_vendorcase_changelist"))

@@ -215,7 +215,7 @@ def main() -> None:
     logging.disable()
     for measure in (a_thousand_at_once, what_heals):
         print(f"-- {measure.__name__.replace('_', ' ')}")
-        with database.temporary():
+        with database.use_temporary_database():
             measure()
 
 

@@ -256,7 +256,10 @@ def alertmanager(signals: Sequence[Signal], severities: dict[str, str]) -> Told:
 
 def kintsugi(signals: Sequence[Signal]) -> Told:
     """The same list through ingest, sweeps and notifications; a message is an incident's card."""
-    with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder, database.temporary():
+    with (
+        tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder,
+        database.use_temporary_database(),
+    ):
         script = _scenario(Path(folder), signals)
         performed = replay.scenario(script)
         messages = performed.stage.notifier.messages

@@ -336,12 +336,18 @@ def _storm(which: str) -> dict[str, object]:
     signals += [
         replace(one, after=one.after + timedelta(minutes=20), is_raised=False) for one in signals
     ]
-    with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder, database.temporary():
+    with (
+        tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder,
+        database.use_temporary_database(),
+    ):
         script = replace(_script(Path(folder), signals), topology=Path(folder, "topology.toml"))
         script.topology.write_text("\n".join(site.inventory()))
         quiet = replace(script, steps=(), ends_at=STARTS_AT + timedelta(seconds=1))
         before = _played(quiet)
-    with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder, database.temporary():
+    with (
+        tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder,
+        database.use_temporary_database(),
+    ):
         script = replace(_script(Path(folder), signals), topology=Path(folder, "topology.toml"))
         script.topology.write_text("\n".join(site.inventory()))
         began = time.process_time()

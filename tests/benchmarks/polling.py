@@ -100,7 +100,12 @@ class _Poller:
         self.polls = 0
         watch = Watch(via, tuple(detectors))
         self.pipeline = Pipeline(
-            wiring.world(), wiring.notifier(), self.rings, lambda: self.now, catalog.load(), watch
+            wiring.build_world(),
+            wiring.build_notifier(),
+            self.rings,
+            lambda: self.now,
+            catalog.load(),
+            watch,
         )
 
     def minute(self) -> tuple[float, float]:

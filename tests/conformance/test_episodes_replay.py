@@ -23,7 +23,7 @@ def test_an_episode_makes_the_engineers_number_of_incidents_when_it_is_replayed(
 ) -> None:
     facts = json.loads((shared / "corpus" / "episodes" / f"{name}.json").read_text())
     lines = log_file.read([shared / "corpus" / "episodes" / facts["log"]], now=NOW, year=None)
-    with django_db_blocker.unblock(), database.temporary():
+    with django_db_blocker.unblock(), database.use_temporary_database():
         incidents = logs.play(lines).incidents
     told = [(row["fault_type"], row["root_resource"]) for row in incidents]
     assert len(incidents) == facts["expected_incidents"], told

@@ -75,7 +75,7 @@ class SlackSite:
 
     def asking(self, site: Site) -> Posted:
         """What the channel shows of a run that asks: the last message with buttons."""
-        drain(wiring.notifier(), Clock(site.now))
+        drain(wiring.build_notifier(), Clock(site.now))
         messages = self.server.workspace.channels[CHANNEL].messages.values()
         return [message for message in messages if _buttons(message)][-1]
 

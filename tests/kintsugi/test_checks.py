@@ -11,12 +11,12 @@ import pytest
 
 from detectors.catalog import site_catalog
 from kintsugi.checks import (
-    catalogue_is_usable,
-    correlation_is_usable,
-    node_access_is_usable,
-    redis_keeps_what_it_is_given,
-    refused_certificates_are_readable,
-    runbooks_are_usable,
+    check_catalogue,
+    check_correlation,
+    check_node_access,
+    check_redis_eviction,
+    check_refused_certificates,
+    check_runbooks,
 )
 from tests.services.ports import free_port
 from tests.services.redis import Redis
@@ -33,7 +33,7 @@ def evicting() -> Iterator[Redis]:
 
 def _ids(settings: Any, url: str | None) -> list[str | None]:
     settings.KINTSUGI = {**settings.KINTSUGI, "REDIS_URL": url}
-    return [message.id for message in redis_keeps_what_it_is_given(None)]
+    return [message.id for message in check_redis_eviction(None)]
 
 
 @needs_redis
@@ -58,11 +58,11 @@ def test_the_embedded_default_needs_no_redis(settings: Any) -> None:
 
 def test_a_key_that_cannot_be_read_stops_the_start(settings: Any, tmp_path: Path) -> None:
     settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_SSH_KEY": str(tmp_path / "none")}
-    assert [message.id for message in node_access_is_usable(None)] == ["kintsugi.E002"]
+    assert [message.id for message in check_node_access(None)] == ["kintsugi.E002"]
 
 
 def test_no_key_is_no_error_because_a_site_may_start_without_node_access(settings: Any) -> None:
-    assert list(node_access_is_usable(None)) == []
+    assert list(check_node_access(None)) == []
 
 
 def test_host_keys_that_are_not_pinned_yet_are_a_warning(settings: Any, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_host_keys_that_are_not_pinned_yet_are_a_warning(settings: Any, tmp_path
         "KINTSUGI_SSH_KNOWN_HOSTS": str(tmp_path / "none"),
     }
     settings.KINTSUGI = {**settings.KINTSUGI, **access}
-    assert [message.id for message in node_access_is_usable(None)] == ["kintsugi.W003"]
+    assert [message.id for message in check_node_access(None)] == ["kintsugi.W003"]
 
 
 def test_a_list_of_refused_certificates_that_cannot_be_read_is_a_warning(
@@ -81,11 +81,11 @@ def test_a_list_of_refused_certificates_that_cannot_be_read_is_a_warning(
 ) -> None:
     path = tmp_path / "refused"
     settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_TLS_REFUSED": str(path)}
-    (absent,) = refused_certificates_are_readable(None)
+    (absent,) = check_refused_certificates(None)
     path.write_text("\ngn042.pem\n")
-    (wrong,) = refused_certificates_are_readable(None)
+    (wrong,) = check_refused_certificates(None)
     path.write_text("sha256 Fingerprint=" + ":".join(["AB"] * 32))
-    assert list(refused_certificates_are_readable(None)) == []
+    assert list(check_refused_certificates(None)) == []
     assert (absent.id, wrong.id) == ("kintsugi.W004", "kintsugi.W004")
     assert f"{path}:2: 'gn042.pem' is no SHA-256 fingerprint" in wrong.msg
 
@@ -96,7 +96,7 @@ def test_rules_of_the_site_that_cannot_be_read_stop_the_start(
 ) -> None:
     (tmp_path / "site.toml").write_text(f'[[{table}]]\nname = "mine"\n')
     settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_CORRELATION": tmp_path}
-    (message,) = correlation_is_usable(None)
+    (message,) = check_correlation(None)
     assert message.id == "kintsugi.E003"
     assert f"site.toml:1: mine: {missing}: missing" in message.msg
 
@@ -106,13 +106,13 @@ def test_rows_of_the_site_that_cannot_be_read_stop_the_start(
 ) -> None:
     monkeypatch.setattr(site_catalog, "_directory", tmp_path)
     (tmp_path / "site.toml").write_text('[[harmless]]\npattern = "quux"\n')
-    (message,) = catalogue_is_usable(None)
+    (message,) = check_catalogue(None)
     assert message.id == "kintsugi.E006"
     assert "site.toml:1: row: missing program" in message.msg
 
 
 def test_the_shipped_rules_of_correlation_can_be_read(settings: Any) -> None:
-    assert correlation_is_usable(None) == []
+    assert check_correlation(None) == []
 
 
 def test_a_runbook_of_the_site_that_cannot_be_read_stops_the_start(
@@ -120,10 +120,10 @@ def test_a_runbook_of_the_site_that_cannot_be_read_stops_the_start(
 ) -> None:
     (tmp_path / "mine.yaml").write_text("name: mine\n")
     settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_RUNBOOKS": tmp_path}
-    (message,) = runbooks_are_usable(None)
+    (message,) = check_runbooks(None)
     assert message.id == "kintsugi.E004"
     assert "mine.yaml:1: the runbook has no version" in message.msg
 
 
 def test_the_shipped_runbooks_can_be_read(settings: Any) -> None:
-    assert runbooks_are_usable(None) == []
+    assert check_runbooks(None) == []

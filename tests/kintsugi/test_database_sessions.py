@@ -12,7 +12,7 @@ import pytest
 from django.db.utils import ConnectionHandler
 
 from kintsugi.configuration import config
-from kintsugi.configuration.part_name import part_name
+from kintsugi.configuration.part_name import get_part_name
 from kintsugi.settings import make_database
 from tests.services.ports import free_port
 from tests.services.postgres import Postgres
@@ -39,12 +39,12 @@ from tests.services.postgres import Postgres
     ],
 )
 def test_a_session_says_which_part_it_belongs_to(command: str, name: str) -> None:
-    assert part_name(command.split()) == name
+    assert get_part_name(command.split()) == name
 
 
 def test_a_name_is_no_longer_than_postgresql_keeps() -> None:
     queues = ",".join(f"queue{number}" for number in range(20))
-    assert len(part_name(["celery", "worker", "-Q", queues])) == 63
+    assert len(get_part_name(["celery", "worker", "-Q", queues])) == 63
 
 
 def _options(url: str) -> dict[str, str]:
@@ -112,7 +112,7 @@ def test_any_address_that_libpq_understands_reaches_the_server(
             "SELECT inet_server_addr() IS NULL, application_name FROM pg_stat_activity"
             " WHERE pid = pg_backend_pid()"
         ).fetchone()
-    assert row == (is_by_socket, part_name(sys.argv))
+    assert row == (is_by_socket, get_part_name(sys.argv))
 
 
 def connect(url: str) -> psycopg.Connection[tuple[object, ...]]:

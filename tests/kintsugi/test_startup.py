@@ -227,7 +227,7 @@ def test_one_finding_of_a_file_is_told_once(settings: Any, tmp_path: Path) -> No
 @pytest.mark.django_db
 def test_tables_of_an_earlier_version_stop_what_serves_by_the_name_of_what_is_missing() -> None:
     startup.require_schema()
-    last = [name for name in schema.shipped() if name[0] == "incidents"][-1]
+    last = [name for name in schema.list_shipped() if name[0] == "incidents"][-1]
     MigrationRecorder(connection).record_unapplied(*last)
     with pytest.raises(SystemExit, match=rf"an earlier version, without {'.'.join(last)}"):
         startup.require_schema()

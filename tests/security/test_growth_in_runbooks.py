@@ -38,12 +38,12 @@ PARSERS = {
 OF_THE_SITE = (
     *("kintsugi.configuration.", "kintsugi.clients.", "kintsugi.management.commands."),
     *("kintsugi.cli.main.", "kintsugi.cli.output.complain", "kintsugi.cli.output.echo"),
-    *("kintsugi.replay.play.silent", "incidents.topology.inventory_file."),
+    *("kintsugi.replay.play.print_nothing", "incidents.topology.inventory_file."),
     *("incidents.maintenance.planning.machines", "kintsugi.slack.orders._ask_which"),
     "incidents.topology.topology.expand_typed",
 )
 # These split at blanks, and ask the database for the words.
-WITH_THE_DATABASE = ("kintsugi.slack.orders.command", "incidents.console.incident.matching")
+WITH_THE_DATABASE = ("kintsugi.slack.orders.obey_command", "incidents.console.incident.matching")
 OF_PAGES = {
     name: parse
     for package in ("incidents", "kintsugi")

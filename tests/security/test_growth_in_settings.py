@@ -45,7 +45,7 @@ WRITERS = {
     "kintsugi.cli.output.complain",
     "kintsugi.cli.output.echo",
     "kintsugi.configuration.stop_file.write",
-    "kintsugi.replay.play.silent",
+    "kintsugi.replay.play.print_nothing",
     "kintsugi.slack.orders._ask_which",
 }
 # Measured with the file that it is of.
@@ -59,7 +59,7 @@ REFUSALS = (
 MORE: dict[str, dict[str, Any]] = {
     "incidents.maintenance.planning.machines": {"there": KnownNames(frozenset(), frozenset())},
     "incidents.topology.inventory_file._list_lines": {"table": "node", "count": 1},
-    "kintsugi.clients.credentials._line": {"number": 0, "table": "ssh", "key": "user"},
+    "kintsugi.clients.credentials._find_line": {"number": 0, "table": "ssh", "key": "user"},
     "runbooks.text_templates.fill": {"node": "gn001", "fault_type": "gpu.lost", "incident": 1},
 }
 HEADS = ("gn[001-004],", "90d", "10.0.0.0/8,", "opened=2d,", "{node}", "/var/log/", "a.b.c:")
@@ -111,8 +111,8 @@ WORDS: dict[str, Callable[[str], object]] = {
     "a host list": topology.expand,
     "host lists of a command": lambda text: hosts.parse([text]),
     "hosts to be folded": lambda text: host_lists.fold(text.split(",")),
-    "a duration": lambda text: typed_times.length("--for", text),
-    "a time": lambda text: typed_times.moment("--at", text),
+    "a duration": lambda text: typed_times.parse_length("--for", text),
+    "a time": lambda text: typed_times.parse_moment("--at", text),
     "an unknown setting": lambda text: config.load({f"KINTSUGI_{text}": "x"}),
 }
 COMMANDS: dict[str, Callable[[str], object]] = {
@@ -146,7 +146,9 @@ OF_THIS_MACHINE = {
     "detectors.cli.check_run.read_state",
     "incidents.inventory.services.load",
     "kintsugi.history.files.read",
+    "kintsugi.periodic.own_pace.read_thread_times",
     "kintsugi.replay.log_file.read",
+    "kintsugi.settings._read_or_create_secret",
     "runbooks.library.library._read_or_note",
     "runbooks.plan.runbook_file.read_runbook",
 }

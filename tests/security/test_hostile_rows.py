@@ -334,8 +334,8 @@ def build_messages(text: str) -> list[Any]:
     ]
     for is_done in (True, False):
         told = dataclasses.replace(answer, is_done=is_done)
-        bodies += [inbound._format_reply(told), inbound._replacement(told, {})]
-        bodies.append(inbound._replacement(told, {"message": {"blocks": []}}))
+        bodies += [inbound._format_reply(told), inbound._build_replacement(told, {})]
+        bodies.append(inbound._build_replacement(told, {"message": {"blocks": []}}))
     return [*bodies, inbound._format_reply(dataclasses.replace(answer, ask=None))]
 
 

@@ -14,7 +14,7 @@ PLACES = {
     "incidents/vendor/inspection.py:_fetch_file": everything.LOOKS,
     "incidents/vendor/inspection.py:pieces": everything.LOOKS,
     "kintsugi/inventory/discover.py:_inspect_node": everything.LOOKS,
-    "kintsugi/inventory/sudoers.py:_locate": everything.LOOKS,
+    "kintsugi/inventory/sudoers.py:_locate_programs": everything.LOOKS,
     "runbooks/node/detached_command.py:_run_script": everything.ACTS,
     "runbooks/node/gpu_holders.py:list_holders": everything.LOOKS,
     "runbooks/node/looking.py:_read_as_root": everything.LOOKS,

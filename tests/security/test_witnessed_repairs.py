@@ -74,7 +74,7 @@ def own_database(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
 def play(script: Scenario, intake: ReplayIntake) -> tuple[Counter[str], Counter[str]]:
     """With every runbook of scenarios armed: the repairs that cured without a person, and what was
     done to nodes by Kintsugi, each by what and where."""
-    with database.temporary():
+    with database.use_temporary_database():
         replay.scenario(replace(script, mode=Mode.ARMED.value), intake=intake)
         cured = Run.objects.filter(state=RunState.SUCCEEDED, node__isnull=False)
         repairs = Counter(f"{run.runbook} {run.place}" for run in cured)

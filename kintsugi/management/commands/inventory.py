@@ -59,7 +59,7 @@ class Command(StoreCommand):
         slurm.add_argument(
             "--toml", metavar="FILE", help="write an inventory file instead; - for the screen"
         )
-        slurm.set_defaults(handler=self._from_slurm)
+        slurm.set_defaults(handler=self._import_from_slurm)
 
         discover = do.add_parser(
             "discover", help="serials, names, addresses and cables as the machines tell them"
@@ -98,7 +98,7 @@ class Command(StoreCommand):
             action="store_true",
             help="the lines for resets of GPUs and restarts of services instead: a file apart",
         )
-        allowed.set_defaults(handler=self._sudoers)
+        allowed.set_defaults(handler=self._write_sudoers)
 
         keys = do.add_parser(
             "host-keys", help="SSH host keys: show them, and pin them in KINTSUGI_SSH_KNOWN_HOSTS"
@@ -107,12 +107,12 @@ class Command(StoreCommand):
         keys.add_argument(
             "--accept", action="store_true", help="pin the new ones; a changed key is never pinned"
         )
-        keys.set_defaults(handler=self._host_keys)
+        keys.set_defaults(handler=self._read_host_keys)
         expected = do.add_parser(
             "expected", help="what should be found on a node, as JSON for kintsugi-check --expected"
         )
         expected.add_argument("node")
-        expected.set_defaults(handler=self._expected)
+        expected.set_defaults(handler=self._write_expected)
         for writer in (files, slurm, discover):
             writer.add_argument(
                 "--dry-run", action="store_true", help="tell what would change, and change nothing"
@@ -130,7 +130,7 @@ class Command(StoreCommand):
         from runbooks.people import renaming  # noqa: PLC0415  (the steps: other verbs need none)
 
         outcome = renaming.rename(
-            old, new, actor=actor, why=reason, world=wiring.world(), now=clock.now()
+            old, new, actor=actor, why=reason, world=wiring.build_world(), now=clock.now()
         )
         if isinstance(outcome, ControlRefused):
             raise CommandError(outcome.reason)
@@ -144,20 +144,22 @@ class Command(StoreCommand):
         difference = services.apply(topology, clock.now(), is_dry_run=dry_run)
         self._tell(difference, "the files say", is_dry_run=dry_run)
 
-    def _from_slurm(self, *, dry_run: bool, toml: str | None, **options: Any) -> None:
+    def _import_from_slurm(self, *, dry_run: bool, toml: str | None, **options: Any) -> None:
         from kintsugi.clients import wiring  # noqa: PLC0415  (the ways to Slurm)
         from kintsugi.inventory import from_slurm  # noqa: PLC0415  (the ways to Slurm)
 
         try:
-            slurm = wiring.slurm_reader(wiring.node_shell())
+            slurm = wiring.build_slurm_reader(wiring.build_node_shell())
             states, cluster = slurm.read_nodes(), slurm.read_config().get("ClusterName", "")
         except SlurmError as error:
             raise CommandError(f"Slurm was not read: {error}") from error
         if toml is not None:
-            self._write(from_slurm.as_toml(states, cluster_name=cluster), toml)
+            self._write(from_slurm.format_toml(states, cluster_name=cluster), toml)
             return
-        difference = services.apply(from_slurm.topology(states), clock.now(), is_dry_run=dry_run)
-        difference.gone = [f"node {name}" for name in from_slurm.unknown_to_slurm(states)]
+        difference = services.apply(
+            from_slurm.build_topology(states), clock.now(), is_dry_run=dry_run
+        )
+        difference.gone = [f"node {name}" for name in from_slurm.list_unknown_to_slurm(states)]
         self._tell(
             difference,
             f"Slurm ({cluster}) says",
@@ -190,7 +192,7 @@ class Command(StoreCommand):
                 self.stdout.write(f"not known: {line}")
             raise CommandError("No machine answered: nothing is known, and nothing was changed.")
         nodes = services.list_targets(TargetKind.NODE)
-        topology, doubts = inventory_discover.topology(found, nodes, switches)
+        topology, doubts = inventory_discover.build_topology(found, nodes, switches)
         difference = services.apply(topology, clock.now(), is_dry_run=dry_run)
         self._tell(
             difference,
@@ -214,13 +216,13 @@ class Command(StoreCommand):
             switches_to_ask = [target for target in switches if target.name in names]
         else:
             switches_to_ask = switches if node is None else []
-        via = wiring.transports(wiring.node_shell())
+        via = wiring.build_transports(wiring.build_node_shell())
         found = inventory_discover.inspect_machines(
-            nodes_to_ask, switches_to_ask, via, report=self._progress
+            nodes_to_ask, switches_to_ask, via, report=self._write_progress
         )
         return found, switches
 
-    def _progress(self, line: str) -> None:
+    def _write_progress(self, line: str) -> None:
         self.stderr.write(line, self.style.NOTICE)
 
     def _tell(
@@ -250,7 +252,7 @@ class Command(StoreCommand):
         self, *, offline: bool, node: str | None, switch: str | None, **options: Any
     ) -> None:
         unknown: list[str] = []
-        gpus = None if offline else self._gpus_by_slurm(unknown)
+        gpus = None if offline else self._read_gpu_counts(unknown)
         heard = None if offline else self._ask_neighbours(node, switch, unknown)
         findings = inventory_check.list_findings(gpus_by_slurm=gpus, heard=heard)
         for finding in findings:
@@ -267,7 +269,7 @@ class Command(StoreCommand):
             f"Nothing is wrong with the inventory: {nodes} nodes, {switches} switches."
         )
 
-    def _gpus_by_slurm(self, unknown: list[str]) -> Mapping[str, int] | None:
+    def _read_gpu_counts(self, unknown: list[str]) -> Mapping[str, int] | None:
         """`unknown` gets a sentence when Slurm was asked and did not answer."""
         if settings.KINTSUGI["KINTSUGI_SLURM"] == "off":
             self.stderr.write("Slurm is not asked: KINTSUGI_SLURM is off.")
@@ -275,7 +277,7 @@ class Command(StoreCommand):
         from kintsugi.clients import wiring  # noqa: PLC0415  (the ways to Slurm: --offline takes none)
 
         try:
-            slurm = wiring.slurm_reader(wiring.node_shell())
+            slurm = wiring.build_slurm_reader(wiring.build_node_shell())
             states: Mapping[str, NodeState] = slurm.read_nodes()
         except SlurmError as error:
             self.stderr.write(f"not known: Slurm: {error}")
@@ -309,7 +311,7 @@ class Command(StoreCommand):
     # Access
     # ---------------------------------------------------------------------------
 
-    def _sudoers(
+    def _write_sudoers(
         self, *, offline: bool, acts: bool, node: str | None, switch: str | None, **options: Any
     ) -> None:
         from kintsugi.clients import wiring  # noqa: PLC0415  (the detectors: others ask no machine)
@@ -319,13 +321,13 @@ class Command(StoreCommand):
         if node:
             targets = _get_targets(TargetKind.NODE, node)
         else:
-            targets = _first_of_each_role(services.list_targets(TargetKind.NODE))
-        shell = wiring.node_shell() if wiring.has_node_access() and not offline else None
+            targets = _list_first_of_each_role(services.list_targets(TargetKind.NODE))
+        shell = wiring.build_node_shell() if wiring.has_node_access() and not offline else None
         if acts:
             needs = sudoers.find_act_commands(targets, shell, root_rights.list_units())
             head = sudoers.ACTS
         else:
-            detectors, now = wiring.detectors(), clock.now()
+            detectors, now = wiring.list_detectors(), clock.now()
             needs = sudoers.find_detector_commands(detectors, targets, shell, now=now)
             head = sudoers.LOOKS
         user = settings.KINTSUGI["KINTSUGI_SSH_USER"]
@@ -343,7 +345,7 @@ class Command(StoreCommand):
                 "No node was asked: what is read of each disk or port may be missing."
             )
 
-    def _expected(self, *, node: str, **options: Any) -> None:
+    def _write_expected(self, *, node: str, **options: Any) -> None:
         target = services.get_target(node)
         if target is None:
             raise CommandError(
@@ -351,7 +353,7 @@ class Command(StoreCommand):
             )
         self.stdout.write(json.dumps(to_json(target.expected), indent=2))
 
-    def _host_keys(
+    def _read_host_keys(
         self, *, accept: bool, node: str | None, switch: str | None, **options: Any
     ) -> None:
         from kintsugi.inventory import host_keys  # noqa: PLC0415  (paramiko: others read no host keys)
@@ -366,7 +368,7 @@ class Command(StoreCommand):
             targets.append(parse_controller(slurm))
         try:
             keys = host_keys.scan_host_keys(targets, known_hosts)
-            pinned = host_keys.pin(keys, known_hosts) if accept else 0
+            pinned = host_keys.add_known_hosts(keys, known_hosts) if accept else 0
         except OSError as error:
             raise CommandError(f"{known_hosts}: {error.strerror or error}.") from error
         for key in keys:
@@ -428,7 +430,7 @@ def _get_targets(kind: TargetKind, text: str | None) -> list[Target]:
     return targets
 
 
-def _first_of_each_role(targets: Iterable[Target]) -> list[Target]:
+def _list_first_of_each_role(targets: Iterable[Target]) -> list[Target]:
     first: dict[str, Target] = {}
     for target in targets:
         first.setdefault(target.expected.role, target)
@@ -458,7 +460,7 @@ def _format_key(host_key: HostKey) -> str:
 
 def _format_counts(lines: list[str]) -> str:
     """`101 nodes, 800 GPUs`: how many lines there are of each kind."""
-    counts = Counter(_kind_of(line) for line in lines)
+    counts = Counter(_get_kind(line) for line in lines)
     texts = []
     for kind, count in counts.items():
         noun = kind if count == 1 else _PLURALS.get(kind, f"{kind}s")
@@ -466,7 +468,7 @@ def _format_counts(lines: list[str]) -> str:
     return ", ".join(texts)
 
 
-def _kind_of(line: str) -> str:
+def _get_kind(line: str) -> str:
     """A part of a node by its own name, all else by the line's first word."""
     for part in _PARTS:
         if f" {part} " in line:

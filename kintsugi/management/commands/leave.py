@@ -52,7 +52,7 @@ class Command(StoreCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.require_serving()
-        self._world = wiring.world()
+        self._world = wiring.build_world()
         self._give_back = _read_hosts(options["give_back"])
         self._directory: Path = options["to"] or settings.DATA_DIR / "left"
         self._actor = options["actor"]

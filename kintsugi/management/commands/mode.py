@@ -38,7 +38,7 @@ class Command(StoreCommand):
             options["mode"],
             actor=options["actor"],
             now=timezone.now(),
-            world=wiring.world(),
+            world=wiring.build_world(),
         )
         if isinstance(outcome, services.ControlRefused):
             raise CommandError(outcome.reason)

@@ -26,7 +26,7 @@ class Command(StoreCommand):
         parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        checks = [*preflight.run_checks(wiring.world()), preflight.check_parts(clock.now())]
+        checks = [*preflight.run_checks(wiring.build_world()), preflight.check_parts(clock.now())]
         is_ready = all(check.is_ok for check in checks)
         if options["json"]:
             points = [dataclasses.asdict(check) for check in checks]

@@ -26,7 +26,7 @@ class Command(PrintableCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         startup.require_schema()
         try:
-            receiver = receiving.receiver()
+            receiver = receiving.build_receiver()
         except (SpoolError, TlsError, receiving.AddressTaken) as error:
             raise CommandError(str(error)) from error
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -37,9 +37,9 @@ class Command(StoreCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        since = None if options["since"] is None else moment("--since", options["since"])
+        since = None if options["since"] is None else parse_moment("--since", options["since"])
         now = timezone.now()
-        until = now if options["until"] is None else moment("--until", options["until"])
+        until = now if options["until"] is None else parse_moment("--until", options["until"])
         if until > now:
             raise CommandError(
                 f"--until {until.isoformat()} lies in the future: leave it out to count up to now."
@@ -51,29 +51,29 @@ class Command(StoreCommand):
             )
         summary = statistics.summary(since, until)
         if options["json"]:
-            impact = impact_statistics.as_json(_impact(summary))
+            impact = impact_statistics.as_json(_compute_impact(summary))
             fields = {**statistics.as_json(summary), "impact": impact}
             self.stdout.write(json.dumps(fields, indent=2))
             return
-        for line in (*report(summary), *impact_report(summary)):
+        for line in (*format_report(summary), *format_impact_report(summary)):
             self.stdout.write(line)
 
 
-def _impact(summary: Summary) -> ImpactFigures:
+def _compute_impact(summary: Summary) -> ImpactFigures:
     return impact_statistics.figures(summary.since, summary.until)
 
 
-def impact_report(summary: Summary) -> list[str]:
+def format_impact_report(summary: Summary) -> list[str]:
     """What the same incidents cost in jobs, and how soon their owners heard of it."""
     lines = ["", "What it cost:"]
-    for name, text in impact_statistics.sentences(_impact(summary)):
-        lines += _wrap(name, text)
+    for name, text in impact_statistics.sentences(_compute_impact(summary)):
+        lines += _wrap_paragraph(name, text)
     for name, text in impact_statistics.DEFINITIONS.items():
-        lines += _wrap(name, text)
+        lines += _wrap_paragraph(name, text)
     return lines
 
 
-def moment(option: str, text: str) -> datetime:
+def parse_moment(option: str, text: str) -> datetime:
     """The time that `text` names; a date or a time without zone is the site's. Raises
     CommandError."""
     try:
@@ -97,7 +97,7 @@ def _parse(text: str) -> datetime | None:
     return datetime.combine(day, time()) if day is not None else None
 
 
-def report(summary: Summary) -> list[str]:
+def format_report(summary: Summary) -> list[str]:
     """The page for people: what was counted, two tables, the same in words, and what each number
     means."""
     since, until = _format_minute(summary.since), _format_minute(summary.until)
@@ -108,17 +108,17 @@ def report(summary: Summary) -> list[str]:
         lines += [words.left_out(summary.left_out), ""]
     figures = [row for row in summary.classes if row.failures]
     figures.append(summary.overall)
-    lines += _format_table(_HOW_OFTEN, [_frequency_cells(row) for row in figures])
+    lines += _format_table(_HOW_OFTEN, [_format_frequency_cells(row) for row in figures])
     if summary.overall.failures:
-        lines += ["", *_format_table(_HOW_LONG, [_duration_cells(row) for row in figures])]
+        lines += ["", *_format_table(_HOW_LONG, [_format_duration_cells(row) for row in figures])]
     lines += ["", "In words:"]
     for row in (summary.overall, *summary.classes):
-        lines += _wrap(_name(row), row.sentence)
-    lines += ["", *_wrap("by month", _format_counts(summary.overall.by_month))]
-    lines += _wrap("cured by", _format_counts(summary.overall.by_recovery))
+        lines += _wrap_paragraph(_name(row), row.sentence)
+    lines += ["", *_wrap_paragraph("by month", _format_counts(summary.overall.by_month))]
+    lines += _wrap_paragraph("cured by", _format_counts(summary.overall.by_recovery))
     lines += ["", "What the numbers mean:"]
     for name, text in summary.definitions.items():
-        lines += _wrap(name, text)
+        lines += _wrap_paragraph(name, text)
     return lines
 
 
@@ -135,23 +135,30 @@ def _name(row: Figures) -> str:
     return row.component.replace("_", " ")
 
 
-def _frequency_cells(row: Figures) -> list[str]:
+def _format_frequency_cells(row: Figures) -> list[str]:
     is_open = f" ({row.open} open)" if row.open else ""
     mtbf, mttf = words.between_failures(row.mtbf), words.between_failures(row.mttf)
     exposure = f"{row.exposure:,.0f} {row.unit.hours}"
     return [_name(row), f"{row.failures:,}{is_open}", exposure, mtbf, mttf, words.trend(row)]
 
 
-def _duration_cells(row: Figures) -> list[str]:
+def _format_duration_cells(row: Figures) -> list[str]:
     if not row.failures:
         return [_name(row), "-", "-", "-", "-", "-"]
     restored = words.repair_time(row, row.restore_median)
     mttr = words.repair_time(row, row.mttr) if row.restored else "-"
     horizon = words.span(row.horizon) if row.restored else "-"
-    return [_name(row), restored, mttr, horizon, _time_to_detect(row), _time_to_acknowledge(row)]
+    return [
+        _name(row),
+        restored,
+        mttr,
+        horizon,
+        _format_time_to_detect(row),
+        _format_time_to_acknowledge(row),
+    ]
 
 
-def _time_to_detect(row: Figures) -> str:
+def _format_time_to_detect(row: Figures) -> str:
     """From first known bad to our knowing; where polls found it, at most since their last good
     look."""
     mean, most = _format_mean(row.mttd), row.mttd_most
@@ -160,12 +167,12 @@ def _time_to_detect(row: Figures) -> str:
     return f"{mean}, of {most.count} polled at most {_format_mean(most)}"
 
 
-def _time_to_acknowledge(row: Figures) -> str:
+def _format_time_to_acknowledge(row: Figures) -> str:
     mean, count = _format_mean(row.mtta), row.mtta.count
     return f"{mean} ({count} of {row.failures})" if count else mean
 
 
-def _wrap(name: str, text: str) -> list[str]:
+def _wrap_paragraph(name: str, text: str) -> list[str]:
     """`name` in a column of its own, `text` beside it in lines that fit a terminal."""
     label = f"  {name}".ljust(_MARGIN)
     return textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=" " * _MARGIN)

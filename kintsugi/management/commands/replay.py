@@ -61,9 +61,9 @@ class Command(PrintableCommand):
             raise CommandError(
                 f"name {self.paths_help}, or play the site with --shadow", returncode=USAGE
             )
-        with report.only_errors_logged():
+        with report.log_only_errors():
             if options["shadow"]:
-                self._shadow(options)
+                self._replay_shadow(options)
             else:
                 self.play([Path(path) for path in options["paths"]], options)
 
@@ -92,7 +92,7 @@ class Command(PrintableCommand):
             ) from error
         if not lines:
             raise CommandError(f"{', '.join(map(str, files))}: no line in it", returncode=USAGE)
-        with database.temporary():
+        with database.use_temporary_database():
             played = logs.play(lines, say=self.say)
             self.tell(played, ", ".join(path.name for path in files), options["json"])
         return played
@@ -107,7 +107,7 @@ class Command(PrintableCommand):
         for line in report.format_text(played):
             self.stdout.write(line)
 
-    def _shadow(self, options: dict[str, Any]) -> None:
+    def _replay_shadow(self, options: dict[str, Any]) -> None:
         if options["paths"] or options["days"] < 1:
             raise CommandError("--shadow plays no PATH, and at least one day", returncode=USAGE)
         try:

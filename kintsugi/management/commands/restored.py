@@ -29,7 +29,7 @@ class Command(StoreCommand):
         self.require_serving()
         from runbooks import services  # noqa: PLC0415  (runbooks and steps: a look needs none)
 
-        slurm = wiring.world().slurm
+        slurm = wiring.build_world().slurm
         restored = services.follow_restore(slurm, actor=actor, now=timezone.now())
         lines = [
             f"The stop switch is engaged ({store_name()}).",

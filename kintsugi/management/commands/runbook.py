@@ -109,7 +109,7 @@ class Command(PrintableCommand):
                 options["node"],
                 fault_type=options["fault"],
                 now=timezone.now(),
-                world=wiring.world(),
+                world=wiring.build_world(),
             )
         except (CannotSimulate, DetectorError) as error:
             raise CommandError(str(error), returncode=WRONG) from error

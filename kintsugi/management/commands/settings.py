@@ -20,7 +20,7 @@ class Command(PrintableCommand):
     requires_system_checks = (startup.CONFIGURATION,)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        assigned = config.assignments(settings_file.merge(os.environ).values)
+        assigned = config.get_assignments(settings_file.merge(os.environ).values)
         for key in config.KEYS:
             self.stdout.write(f"# {key.meaning}; expected {key.expected}")
             name = key.name if key.name in assigned else f"{key.name}_FILE"

@@ -13,7 +13,7 @@ from incidents.evaluation.windows import Draft, WindowKind
 from incidents.models import Silence
 from kintsugi.management import window_texts as words
 from kintsugi.management.store import StoreCommand
-from kintsugi.management.typed_times import moment
+from kintsugi.management.typed_times import parse_moment
 
 
 class Command(StoreCommand):
@@ -52,7 +52,7 @@ def _add(options: dict[str, Any], now: datetime) -> str:
         kind=kind,
         resource=options["resource"],
         fault_type=options["type"],
-        review_at=_review(options),
+        review_at=_parse_review(options),
         **words.get_draft_fields(options, now),
     )
     return words.make(draft, options, now)
@@ -60,12 +60,12 @@ def _add(options: dict[str, Any], now: datetime) -> str:
 
 def _change(options: dict[str, Any], now: datetime) -> str:
     ways = "--for, --until, --review or --reason"
-    return words.change(options, now, review_at=_review(options), ways=ways)
+    return words.change(options, now, review_at=_parse_review(options), ways=ways)
 
 
 def _list(options: dict[str, Any], now: datetime) -> str:
     return words.list_windows(options, now, Silence.Kind.SILENCE, Silence.Kind.SHELF)
 
 
-def _review(options: dict[str, Any]) -> datetime | None:
-    return moment("--review", options["review"]) if options["review"] else None
+def _parse_review(options: dict[str, Any]) -> datetime | None:
+    return parse_moment("--review", options["review"]) if options["review"] else None

@@ -43,7 +43,7 @@ class Command(StoreCommand):
         acts.add_parser("return", help="give back one that stands in").add_argument("node")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        acts = {"list": _list, "add": _add, "remove": _remove, "return": _return}
+        acts = {"list": _list, "add": _add, "remove": _remove, "return": _return_spare}
         if options["act"] != "list":
             self.require_serving()
         try:
@@ -52,18 +52,18 @@ class Command(StoreCommand):
             raise CommandError(str(error)) from error
 
 
-def _slurm() -> SlurmWriter:
+def _get_slurm_writer() -> SlurmWriter:
     """Raises SlurmRefusal in a process that only looks."""
     from kintsugi.clients import wiring  # noqa: PLC0415  (Slurm: the list does not ask it)
 
-    return wiring.world().slurm_writer
+    return wiring.build_world().slurm_writer
 
 
 def _keep_free(spare: Spare, now: datetime) -> None:
     """Raises SlurmError."""
     from runbooks import spare_swaps  # noqa: PLC0415  (what acts: the list needs none of it)
 
-    spare_swaps.keep_free(spare, _slurm(), now)
+    spare_swaps.keep_free(spare, _get_slurm_writer(), now)
 
 
 def _list(options: dict[str, Any], now: datetime) -> str:
@@ -80,7 +80,7 @@ def _format_line(row: Spare) -> str:
 
 def _add(options: dict[str, Any], now: datetime) -> str:
     """Slurm first: a node that cannot be kept free is no spare."""
-    slurm = _slurm()
+    slurm = _get_slurm_writer()
     known = slurm.read_partitions()
     unknown = [name for name in options["partition"] if name not in known]
     if unknown:
@@ -110,7 +110,7 @@ def _remove(options: dict[str, Any], now: datetime) -> str:
     return f"{options['node']} is no spare any more. Bring it into its partitions in Slurm by hand."
 
 
-def _return(options: dict[str, Any], now: datetime) -> str:
+def _return_spare(options: dict[str, Any], now: datetime) -> str:
     in_use = Spare.objects.select_related("node").filter(stands_for__isnull=False)
     spare = in_use.filter(node__name=options["node"]).first()
     if spare is None:

@@ -29,7 +29,7 @@ class Command(StoreCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            receiver = receiving.receiver()
+            receiver = receiving.build_receiver()
         except (SpoolError, TlsError, receiving.AddressTaken) as error:
             raise CommandError(str(error)) from error
         host, port = settings.KINTSUGI["KINTSUGI_WEB_LISTEN"]

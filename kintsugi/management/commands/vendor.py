@@ -95,13 +95,13 @@ class Command(StoreCommand):
             "open": _open,
             "move": _move,
             "note": _note,
-            "bundle": _bundle,
+            "bundle": _pack_bundle,
             "times": _list_lead_times,
         }
         self.stdout.write(acts[options["act"]](options, timezone.now()))
 
 
-def _facts(options: dict[str, Any]) -> Facts:
+def _build_facts(options: dict[str, Any]) -> Facts:
     return Facts(options["vendor"], options["number"], True if options["advance"] else None)
 
 
@@ -111,8 +111,8 @@ def _open(options: dict[str, Any], now: datetime) -> str:
         options["incident"],
         resource=options["resource"],
         part=part,
-        facts=_facts(options),
-        **_author(options, now),
+        facts=_build_facts(options),
+        **_build_author(options, now),
     )
     return _get_text(outcome)
 
@@ -123,18 +123,18 @@ def _move(options: dict[str, Any], now: datetime) -> str:
         options["case"],
         move,
         serial=options["serial"],
-        facts=_facts(options),
-        **_author(options, now),
+        facts=_build_facts(options),
+        **_build_author(options, now),
     )
     return _get_text(outcome)
 
 
 def _note(options: dict[str, Any], now: datetime) -> str:
-    author = _author(options, now)
-    return _get_text(cases.describe(options["case"], _facts(options), **author))
+    author = _build_author(options, now)
+    return _get_text(cases.describe(options["case"], _build_facts(options), **author))
 
 
-def _author(options: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _build_author(options: dict[str, Any], now: datetime) -> dict[str, Any]:
     """Who does it, when, and a word for the timeline."""
     return {"actor": options["actor"], "now": now, "note": options["note"]}
 
@@ -145,13 +145,13 @@ def _get_text(outcome: cases.Opened | cases.CaseMoved | Refused) -> str:
     return outcome.text
 
 
-def _bundle(options: dict[str, Any], now: datetime) -> str:
+def _pack_bundle(options: dict[str, Any], now: datetime) -> str:
     from kintsugi import vendor_bundle  # noqa: PLC0415  (node access: only packing asks)
     from kintsugi.clients import wiring  # noqa: PLC0415  (node access: only packing asks)
 
     bundle = vendor_bundle.collect(
         options["case"],
-        shell=wiring.node_shell(),
+        shell=wiring.build_node_shell(),
         now=now,
         field_diagnostics=options["field_diagnostics"],
     )

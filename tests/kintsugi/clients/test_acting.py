@@ -72,7 +72,7 @@ def _call(slurm: Any, verb: str) -> Any:
 
 @pytest.mark.parametrize("verb", ACTS)
 def test_a_process_that_looks_is_refused_every_act(looking: None, verb: str) -> None:
-    world = wiring.world()
+    world = wiring.build_world()
     assert not hasattr(world.slurm, verb)
     with pytest.raises(SlurmRefusal, match="KINTSUGI_ACTS=no"):
         _call(world.slurm_writer, verb)
@@ -102,22 +102,22 @@ def test_reading_is_all_that_a_reader_does() -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_site_without_slurm_is_told_so_by_every_verb(verb: str) -> None:
     with pytest.raises(SlurmRefusal, match="KINTSUGI_SLURM is off"):
-        _call(wiring.slurm_writer(NoShell()), verb)
+        _call(wiring.build_slurm_writer(NoShell()), verb)
 
 
 @pytest.mark.parametrize("verb", sorted(_verbs(SlurmReader)))
 def test_a_reader_has_every_verb_that_looks(verb: str) -> None:
     with pytest.raises(SlurmRefusal, match="KINTSUGI_SLURM is off"):
-        _call(wiring.slurm_reader(NoShell()), verb)
+        _call(wiring.build_slurm_reader(NoShell()), verb)
 
 
 def test_the_world_of_a_process_that_looks_cannot_act(looking: None) -> None:
-    world = wiring.world()
+    world = wiring.build_world()
     assert (type(world.slurm), world.writer) == (ScontrolReader, None)
 
 
 def test_the_world_of_a_process_that_acts_reads_and_writes_through_one_client() -> None:
-    world = wiring.world()
+    world = wiring.build_world()
     assert isinstance(world.writer, ScontrolWriter)
     assert world.slurm is world.writer
 
@@ -184,6 +184,6 @@ class TestArming:
         assert services.get_mode(self.BOOK) is Mode.SHADOW
 
     def test_the_process_that_acts_keeps_every_point_that_it_found(self) -> None:
-        world = wiring.world()
+        world = wiring.build_world()
         assert not services.report_preflight(world, by="ada", now=timezone.now())
         assert preflight.load_report(timezone.now()) == preflight.run_checks(world)

@@ -73,7 +73,7 @@ def given(folder: Path) -> credentials.Credentials:
 def test_the_first_group_that_names_a_target_and_has_the_medium_speaks(
     given: credentials.Credentials,
 ) -> None:
-    probe, agent = given.ssh(NODE), given.ssh(OTHER)
+    probe, agent = given.find_ssh(NODE), given.find_ssh(OTHER)
     assert probe is not None
     assert (probe.user, probe.port) == ("probe", 2222)
     assert agent is not None
@@ -81,12 +81,12 @@ def test_the_first_group_that_names_a_target_and_has_the_medium_speaks(
 
 
 def test_the_inventorys_own_snmp_port_goes_first(given: credentials.Credentials) -> None:
-    assert given.snmp(replace(LEAF, snmp_port=1161)).port == 1161
-    assert given.snmp(LEAF).port == 161
+    assert given.get_snmp(replace(LEAF, snmp_port=1161)).port == 1161
+    assert given.get_snmp(LEAF).port == 161
 
 
 def test_snmp_comes_from_the_group_of_the_switch(given: credentials.Credentials) -> None:
-    found = given.snmp(LEAF)
+    found = given.get_snmp(LEAF)
     assert (found.version, found.auth_protocol, found.priv_protocol) == (
         SnmpVersion.V3,
         AuthProtocol.SHA256,
@@ -97,9 +97,9 @@ def test_snmp_comes_from_the_group_of_the_switch(given: credentials.Credentials)
 
 def test_a_target_that_no_group_names_is_not_configured(given: credentials.Credentials) -> None:
     stranger = Target("sto-01", "10.0.1.2", kind=TargetKind.SWITCH)
-    assert given.ssh(stranger) is None
+    assert given.find_ssh(stranger) is None
     with pytest.raises(NotConfigured, match="sto-01"):
-        given.snmp(stranger)
+        given.get_snmp(stranger)
 
 
 def test_tokens_come_from_the_environment_and_passwords_from_files(folder: Path) -> None:
@@ -108,8 +108,8 @@ def test_tokens_come_from_the_environment_and_passwords_from_files(folder: Path)
         folder, '[[group]]\nsites = "*"\n[group.http]\nuser = "u"\npassword_file = "DIR/secret"\n'
     )
     site = Target("prometheus", "h", kind=TargetKind.SITE)
-    assert bearer.http(site, "http://h/") == Bearer("abc")
-    assert basic.http(site, "http://h/") == Basic("u", SECRET)
+    assert bearer.find_http(site, "http://h/") == Bearer("abc")
+    assert basic.find_http(site, "http://h/") == Basic("u", SECRET)
 
 
 def test_no_secret_is_ever_printed(given: credentials.Credentials) -> None:
@@ -224,16 +224,16 @@ def test_a_nodes_controller_is_entered_as_its_group_says(folder: Path) -> None:
     redfish = BmcAccess(
         BmcKind.REDFISH, "kintsugi", SECRET, ca_file=f"{folder}/key", system="{name}"
     )
-    assert given.bmc(NODE) == redfish
-    assert given.bmc(OTHER) == BmcAccess(BmcKind.IPMI, "kintsugi", "short", cipher=3)
-    assert given.bmc(LEAF) is None
+    assert given.find_bmc(NODE) == redfish
+    assert given.find_bmc(OTHER) == BmcAccess(BmcKind.IPMI, "kintsugi", "short", cipher=3)
+    assert given.find_bmc(LEAF) is None
     assert SECRET not in repr(given)
 
 
 def test_a_process_that_does_not_act_reads_no_secret_of_a_controller(folder: Path) -> None:
     (folder / "secret").unlink()
     given = loaded(folder, BMC)
-    assert given.bmc(NODE) is None
+    assert given.find_bmc(NODE) is None
     assert [group.bmc for group in given.groups] == [None, None]
 
 

@@ -17,7 +17,7 @@ def wanted(settings: Any, slurm: str, prometheus: str) -> dict[str, set[str]]:
         "KINTSUGI_PROMETHEUS_URL": prometheus,
     }
     of_sites = [detector for detector in registry.DETECTORS if detector.kind is TargetKind.SITE]
-    return {site.name: {d.name for d in of_sites if d.wants(site)} for site in wiring.sites()}
+    return {site.name: {d.name for d in of_sites if d.wants(site)} for site in wiring.list_sites()}
 
 
 OF_SLURM = {"slurm_nodes", "slurm_jobs"}
@@ -47,6 +47,6 @@ def test_slurms_programs_run_where_the_setting_says(settings: Any) -> None:
         "KINTSUGI_SLURM": "ssh:kintsugi@head:2222",
         "KINTSUGI_SLURM_CONF": "/etc/s",
     }
-    site = wiring.sites()[0]
+    site = wiring.list_sites()[0]
     assert (site.address, site.port, site.user) == ("head", 2222, "kintsugi")
     assert site.expected.settings == {"slurm_conf": "/etc/s"}

@@ -45,7 +45,7 @@ def groups(tmp_path: Path) -> Path:
 
 
 def test_without_credentials_every_door_says_what_is_not_configured(site: Any) -> None:
-    via = wiring.watch().via
+    via = wiring.build_watch().via
     with pytest.raises(NotConfigured, match="KINTSUGI_SSH_KEY is unset"):
         via.shell.run(NODE, ("true",), timedelta(seconds=1))
     with pytest.raises(NotConfigured, match="no SNMP credentials"):
@@ -54,36 +54,36 @@ def test_without_credentials_every_door_says_what_is_not_configured(site: Any) -
 
 def test_snmp_is_asked_with_the_groups_credentials_alone(site: Any, groups: Path) -> None:
     given = wiring.load_credentials(groups)
-    assert given.snmp(Target("leaf-01", "h", kind=TargetKind.SWITCH)).community == "public"
+    assert given.get_snmp(Target("leaf-01", "h", kind=TargetKind.SWITCH)).community == "public"
     with pytest.raises(NotConfigured):
-        given.snmp(Target("leaf-02", "h", kind=TargetKind.SWITCH))
+        given.get_snmp(Target("leaf-02", "h", kind=TargetKind.SWITCH))
 
 
 def test_a_key_of_a_group_that_is_none_stops_the_start(site: Any, groups: Path) -> None:
     site(KINTSUGI_CREDENTIALS=groups)
-    assert "key" in checks.node_access_is_usable(None)[0].msg
+    assert "key" in checks.check_node_access(None)[0].msg
     with pytest.raises(DetectorError, match="cannot be read"):
-        wiring.node_shell()
+        wiring.build_node_shell()
 
 
 def test_a_wrong_credentials_file_stops_the_start_with_its_line(site: Any, tmp_path: Path) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text('[[group]]\nnodes = "*"\ncolour = "red"\n')
     site(KINTSUGI_CREDENTIALS=path)
-    assert f"{path}:3: [[group]] colour: no such key" in checks.node_access_is_usable(None)[0].msg
+    assert f"{path}:3: [[group]] colour: no such key" in checks.check_node_access(None)[0].msg
     with pytest.raises(ImproperlyConfigured):
-        wiring.credentials()
+        wiring.read_credentials()
 
 
 def test_slurms_programs_run_here_when_slurm_is_local(site: Any) -> None:
     site(KINTSUGI_SLURM="local", KINTSUGI_SLURM_CONF="/etc/slurm/slurm.conf")
-    (slurm,) = wiring.sites()
+    (slurm,) = wiring.list_sites()
     assert (slurm.name, slurm.kind, slurm.expected.settings) == (
         "slurm",
         TargetKind.SITE,
         {"slurm_conf": "/etc/slurm/slurm.conf"},
     )
-    outputs = wiring.watch().via.shell.run_all(
+    outputs = wiring.build_watch().via.shell.run_all(
         slurm, "test-wiring", [Command("here", ("echo", "here"))]
     )
     assert outputs["here"] == Output(0, b"here\n", b"", outputs["here"].took)
@@ -91,10 +91,10 @@ def test_slurms_programs_run_here_when_slurm_is_local(site: Any) -> None:
 
 def test_slurms_programs_run_on_the_controller_when_slurm_is_behind_ssh(site: Any) -> None:
     site(KINTSUGI_SLURM="ssh:slurm@ctl01:2222")
-    (slurm,) = wiring.sites()
+    (slurm,) = wiring.list_sites()
     assert (slurm.address, slurm.port, slurm.user) == ("ctl01", 2222, "slurm")
     with pytest.raises(NotConfigured):
-        wiring.watch().via.shell.run(slurm, ("true",), timedelta(seconds=1))
+        wiring.build_watch().via.shell.run(slurm, ("true",), timedelta(seconds=1))
 
 
 @pytest.mark.django_db
@@ -105,25 +105,25 @@ def test_a_prometheus_is_asked_where_the_setting_says_with_what_the_inventory_de
     Expectation.objects.create(
         kind="site", role="prometheus", settings={"prometheus_jobs": "node.*"}
     )
-    (found,) = wiring.watch().targets(TargetKind.SITE)
+    (found,) = wiring.build_watch().list_targets(TargetKind.SITE)
     assert found.expected.urls == {"prometheus": "https://prom.example:9090"}
     assert found.expected.settings == {"prometheus_jobs": "node.*"}
-    assert wiring.watch().targets(TargetKind.SITE, ["slurm"]) == []
+    assert wiring.build_watch().list_targets(TargetKind.SITE, ["slurm"]) == []
 
 
 def test_only_the_wanted_detectors_run(site: Any) -> None:
-    assert len(wiring.detectors()) > 5
+    assert len(wiring.list_detectors()) > 5
     site(KINTSUGI_DETECTORS=["gpu", "host"])
-    assert [detector.name for detector in wiring.watch().detectors] == ["gpu", "host"]
+    assert [detector.name for detector in wiring.build_watch().detectors] == ["gpu", "host"]
 
 
 def test_no_detector_runs_faster_than_it_says(site: Any) -> None:
     site(KINTSUGI_POLL_EVERY=timedelta(seconds=1))
-    quick = wiring.watch()
-    assert all(quick.every(detector) == detector.every for detector in quick.detectors)
+    quick = wiring.build_watch()
+    assert all(quick.get_period(detector) == detector.every for detector in quick.detectors)
     site(KINTSUGI_POLL_EVERY=timedelta(minutes=10))
-    slow = wiring.watch()
-    assert {slow.every(detector) for detector in slow.detectors} == {timedelta(minutes=10)}
+    slow = wiring.build_watch()
+    assert {slow.get_period(detector) for detector in slow.detectors} == {timedelta(minutes=10)}
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_only_a_process_that_acts_gets_at_power(site: Any, tmp_path: Path) -> No
         f'password_file = "{tmp_path}/secret"\n'
     )
     site(KINTSUGI_CREDENTIALS=path, KINTSUGI_ACTS=False)
-    assert isinstance(wiring.power(), NoPower)
+    assert isinstance(wiring.build_power(), NoPower)
     site(KINTSUGI_ACTS=True)
-    assert isinstance(wiring.power(), SitePower)
+    assert isinstance(wiring.build_power(), SitePower)
     (tmp_path / "secret").unlink()
-    assert "password_file" in checks.node_access_is_usable(None)[0].msg
+    assert "password_file" in checks.check_node_access(None)[0].msg
     site(KINTSUGI_ACTS=False)
-    assert "password_file" not in "".join(found.msg for found in checks.node_access_is_usable(None))
+    assert "password_file" not in "".join(found.msg for found in checks.check_node_access(None))

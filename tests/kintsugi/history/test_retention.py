@@ -187,7 +187,7 @@ class TestStays:
 
     def test_everything_while_another_process_writes_there(self, tmp_path: Path) -> None:
         _ended()
-        with files.hold(tmp_path), pytest.raises(files.DirectoryInUse):
+        with files.lock_directory(tmp_path), pytest.raises(files.DirectoryInUse):
             retention.prune(tmp_path, BEFORE, now=NOW)
         assert Incident.objects.exists()
 

@@ -65,21 +65,21 @@ def run(*words: str, **options: Any) -> str:
 
 @pytest.mark.django_db
 def test_slurm_gives_names_partitions_gpus_and_only_addresses_that_say_something() -> None:
-    services.apply(from_slurm.topology(slurm_nodes(SCONTROL)), NOW)
+    services.apply(from_slurm.build_topology(slurm_nodes(SCONTROL)), NOW)
     rows = Node.objects.values_list("name", "partitions", "gpu_count", "address")
     assert list(rows) == [
         ("gn001", ["gpu", "debug"], 8, "10.0.1.1"),
         ("gn002", ["gpu", "debug"], 8, ""),
         ("login1", [], None, ""),
     ]
-    again = services.apply(from_slurm.topology(slurm_nodes(SCONTROL)), NOW)
+    again = services.apply(from_slurm.build_topology(slurm_nodes(SCONTROL)), NOW)
     assert again.is_empty
 
 
 @pytest.mark.django_db
 def test_slurm_leaves_what_a_file_said_of_a_node() -> None:
     services.apply(services.load(SAKURAONE), NOW)
-    services.apply(from_slurm.topology(slurm_nodes(SCONTROL)), NOW)
+    services.apply(from_slurm.build_topology(slurm_nodes(SCONTROL)), NOW)
     node = Node.objects.get(name="gn001")
     assert (node.address, node.pod, node.gpus.count(), node.partitions) == (
         "10.40.1.1",
@@ -87,12 +87,12 @@ def test_slurm_leaves_what_a_file_said_of_a_node() -> None:
         8,
         ["gpu", "debug"],
     )
-    assert from_slurm.unknown_to_slurm(slurm_nodes(SCONTROL))[0] == "gn003"
+    assert from_slurm.list_unknown_to_slurm(slurm_nodes(SCONTROL))[0] == "gn003"
 
 
 def test_file_made_of_slurm_is_an_inventory(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
-    path.write_text(from_slurm.as_toml(slurm_nodes(SCONTROL), cluster_name="sakuraone"))
+    path.write_text(from_slurm.format_toml(slurm_nodes(SCONTROL), cluster_name="sakuraone"))
     site = services.load(path)
     assert site.site.cluster_name == "sakuraone"
     assert {node.name: (node.gpu_count, node.address) for node in site.nodes} == {
@@ -148,7 +148,7 @@ def test_machines_tell_serials_and_agree_with_the_cables_of_the_file(
     found = look(simulated, ["gn001", "gn002"], ["leaf-01", "spine-01"])
     assert found.failed == []
     every = [services.list_targets(kind) for kind in (TargetKind.NODE, TargetKind.SWITCH)]
-    topology, doubts = discover.topology(found, *every)
+    topology, doubts = discover.build_topology(found, *every)
     assert doubts == ()
     difference = services.apply(topology, NOW)
     assert [
@@ -165,7 +165,7 @@ def test_cable_that_was_moved_is_taken_as_the_machines_tell_it(simulated: Simula
     Cable.objects.filter(a="node/gn001/nic/mlx5_0").update(b="switch/leaf-01/port/Ethernet500")
     found = look(simulated, ["gn001"], [])
     every = [services.list_targets(kind) for kind in (TargetKind.NODE, TargetKind.SWITCH)]
-    services.apply(discover.topology(found, *every)[0], NOW)
+    services.apply(discover.build_topology(found, *every)[0], NOW)
     cable = Cable.objects.get(a="node/gn001/nic/mlx5_0")
     assert cable.b == "switch/leaf-01/port/Ethernet0"
 
@@ -179,7 +179,7 @@ def test_ends_that_contradict_each_other_are_doubted() -> None:
         }
     )
     targets = [Target(name, "", kind=TargetKind.SWITCH) for name in ("a", "b", "c")]
-    wired = discover.wiring(found, [], targets)
+    wired = discover.compute_wiring(found, [], targets)
     assert [(cable.a, cable.b) for cable in wired.cables] == [
         ("switch/a/port/Ethernet0", "switch/b/port/Ethernet0")
     ]
@@ -425,7 +425,7 @@ def test_new_key_is_shown_pinned_when_accepted_and_then_known(sshd: Sshd, tmp_pa
         check=True,
     )
     assert seen[0].fingerprint in shown.stdout
-    assert host_keys.pin(seen, known_hosts) == 1
+    assert host_keys.add_known_hosts(seen, known_hosts) == 1
     assert known_hosts.read_text() == sshd.known_hosts.read_text()
     assert host_keys.scan_host_keys([target], known_hosts)[0].state is KeyState.KNOWN
 
@@ -438,7 +438,7 @@ def test_changed_key_is_refused_told_and_never_pinned(sshd: Sshd, tmp_path: Path
     assert seen[0].state is KeyState.CHANGED
     assert "pinned is ssh-ed25519 SHA256:" in seen[0].text
     before = known_hosts.read_text()
-    assert host_keys.pin(seen, known_hosts) == 0
+    assert host_keys.add_known_hosts(seen, known_hosts) == 0
     assert known_hosts.read_text() == before
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Site:
     site = Site(nodes=3)
-    monkeypatch.setattr(wiring, "world", lambda: site.world)
+    monkeypatch.setattr(wiring, "build_world", lambda: site.world)
     return site
 
 

@@ -194,7 +194,7 @@ def test_no_secret_of_the_credentials_leaves_in_an_archive(
         "KINTSUGI_CREDENTIALS": path,
         "KINTSUGI_ACTS": True,
     }
-    hidden = vendor_bundle._secrets()
+    hidden = vendor_bundle._list_secrets()
     assert set(secrets.values()) <= set(hidden)
     for secret in secrets.values():
         for said in (secret.encode(), secret.encode("latin-1")):

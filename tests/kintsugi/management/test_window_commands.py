@@ -13,7 +13,7 @@ from django.utils import timezone
 from incidents import services
 from incidents.models import Incident, Silence
 from kintsugi.management.person import get_person
-from kintsugi.management.typed_times import moment
+from kintsugi.management.typed_times import parse_moment
 from tests.builders import a_node, a_switch, an_event
 
 pytestmark = pytest.mark.django_db
@@ -252,7 +252,7 @@ def test_windows_are_listed_in_force_planned_and_ended() -> None:
 )
 def test_a_time_without_an_offset_is_the_sites(text: str, at: datetime) -> None:
     with timezone.override("Europe/Berlin"):
-        assert moment("--until", text) == at
+        assert parse_moment("--until", text) == at
 
 
 @pytest.mark.parametrize(
@@ -268,4 +268,4 @@ def test_an_hour_that_the_clocks_skip_or_repeat_is_refused(text: str, why: str) 
         timezone.override("Europe/Berlin"),
         pytest.raises(CommandError, match=why.replace("+", r"\+")),
     ):
-        moment("--until", text)
+        parse_moment("--until", text)

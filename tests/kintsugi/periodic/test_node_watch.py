@@ -212,7 +212,7 @@ def test_console_and_pages_count_the_nodes_that_slurm_shows_to_take_no_jobs(
     watched.slurm.human_drain("gn042", "bob: tray")
     watched.slurm.save_power("gn043", "POWERED_DOWN")
     watched.look()
-    (pod,) = console.pods()
+    (pod,) = console.count_pods()
     assert (pod["out"], pod["serving"]) == (2, 1)
     (left,) = capacity.list_of_partitions()
     assert (left.total, left.left) == (3, 1)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from kintsugi.periodic.own_pace import OwnPace, thread_times
+from kintsugi.periodic.own_pace import OwnPace, read_thread_times
 
 S = 10**9
 
@@ -40,4 +40,4 @@ def test_nothing_is_said_soon_after_the_start_or_of_a_process_that_computes_noth
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's own")
 def test_the_kernel_says_what_our_threads_computed() -> None:
-    assert sum(run for run, _ in thread_times().values()) > 0
+    assert sum(run for run, _ in read_thread_times().values()) > 0

@@ -317,9 +317,9 @@ def test_a_chunk_costs_the_database_the_same_whatever_its_size() -> None:
         Poll.objects.all().delete()
         PollChunk.objects.all().delete()
         house = House(Told(), nodes=size)
-        polling.plan(house.pipeline.watch.paces(), NOW)  # type: ignore[union-attr]
+        polling.plan(house.pipeline.watch.list_paces(), NOW)  # type: ignore[union-attr]
         PollChunk.objects.update(next_poll_at=NOW)
-        (chunk,) = polling.claim(house.pipeline.watch.paces(), NOW, tick=TICK)  # type: ignore[union-attr]
+        (chunk,) = polling.claim(house.pipeline.watch.list_paces(), NOW, tick=TICK)  # type: ignore[union-attr]
         with CaptureQueriesContext(connection) as queries:
             house.pipeline.poll(chunk)
         counts.append(

@@ -52,7 +52,7 @@ def connection_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_senders_are_loopback_and_the_inventory_when_no_network_is_listed(tmp_path: Path) -> None:
     Node.objects.create(name="gn001", address="10.1.0.1")
     Switch.objects.create(name="leaf-01", role="leaf", address="10.2.0.1")
-    senders = receiving.accepted_senders(tmp_path / "senders.json")
+    senders = receiving.get_accepted_senders(tmp_path / "senders.json")
     assert [
         senders.accepts(each) for each in ("127.0.0.1", "10.1.0.1", "10.2.0.1", "10.1.0.2")
     ] == [True] * 3 + [False]
@@ -66,7 +66,7 @@ def test_senders_are_the_listed_networks_alone_when_there_is_a_list(
     with override_settings(
         KINTSUGI=settings.KINTSUGI | {"KINTSUGI_SYSLOG_NETWORKS": ["10.9.0.0/16"]}
     ):
-        senders = receiving.accepted_senders(tmp_path / "senders.json")
+        senders = receiving.get_accepted_senders(tmp_path / "senders.json")
     assert [senders.accepts(each) for each in ("10.9.3.4", "10.1.0.1", "127.0.0.1")] == [
         True,
         False,
@@ -81,7 +81,7 @@ def test_senders_are_networks_beside_the_inventory_when_the_list_names_it(
     with override_settings(
         KINTSUGI=settings.KINTSUGI | {"KINTSUGI_SYSLOG_NETWORKS": ["inventory", "10.9.0.0/16"]}
     ):
-        senders = receiving.accepted_senders(tmp_path / "senders.json")
+        senders = receiving.get_accepted_senders(tmp_path / "senders.json")
     accepted = [senders.accepts(each) for each in ("10.9.3.4", "10.1.0.1", "127.0.0.1", "10.1.0.2")]
     assert accepted == [True, True, True, False]
 
@@ -120,7 +120,7 @@ class TestRefusedSenders:
         assert "1 more: 10.0.0.6" in text
         assert "KINTSUGI_SYSLOG_NETWORKS=inventory,10.0.0.5 and restart the receiver" in text
         line = text.split("KINTSUGI_SYSLOG_NETWORKS=")[1].split(" ")[0]
-        assert setting_values.networks(line) == ["inventory", "10.0.0.5/32"]
+        assert setting_values.parse_networks(line) == ["inventory", "10.0.0.5/32"]
 
     @pytest.mark.parametrize(
         ("why", "words"),
@@ -149,10 +149,10 @@ class TestRefusedSenders:
 def test_senders_are_those_known_last_time_when_the_database_is_away(tmp_path: Path) -> None:
     Node.objects.create(name="gn001", address="10.1.0.1")
     cache = tmp_path / "senders.json"
-    receiving.accepted_senders(cache)
+    receiving.get_accepted_senders(cache)
     with database_away():
-        assert receiving.accepted_senders(cache).accepts("10.1.0.1")
-        assert not receiving.accepted_senders(tmp_path / "none.json").accepts("10.1.0.1")
+        assert receiving.get_accepted_senders(cache).accepts("10.1.0.1")
+        assert not receiving.get_accepted_senders(tmp_path / "none.json").accepts("10.1.0.1")
 
 
 def test_a_full_disk_keeps_no_receiver_from_its_start(
@@ -161,19 +161,19 @@ def test_a_full_disk_keeps_no_receiver_from_its_start(
     Node.objects.create(name="gn001", address="10.1.0.1")
     for name in ("senders.json", "senders.new"):
         (tmp_path / name).symlink_to("/dev/full")
-    assert receiving.accepted_senders(tmp_path / "senders.json").accepts("10.1.0.1")
+    assert receiving.get_accepted_senders(tmp_path / "senders.json").accepts("10.1.0.1")
     assert "cannot be written (No space left on device)" in caplog.text
 
 
 def test_a_full_disk_spoils_nothing_of_the_senders_that_were_kept(tmp_path: Path) -> None:
     Node.objects.create(name="gn001", address="10.1.0.1")
     cache = tmp_path / "senders.json"
-    receiving.accepted_senders(cache)
+    receiving.get_accepted_senders(cache)
     (tmp_path / "senders.new").symlink_to("/dev/full")
     Node.objects.create(name="gn002", address="10.1.0.2")
-    receiving.accepted_senders(cache)
+    receiving.get_accepted_senders(cache)
     with database_away():
-        assert receiving.accepted_senders(cache).accepts("10.1.0.1")
+        assert receiving.get_accepted_senders(cache).accepts("10.1.0.1")
 
 
 @pytest.mark.parametrize("words", ["", '{"10.1.0.1": "gn'])
@@ -183,7 +183,7 @@ def test_a_list_of_senders_that_was_cut_off_lets_in_loopback_alone(
     cache = tmp_path / "senders.json"
     cache.write_text(words)
     with database_away():
-        senders = receiving.accepted_senders(cache)
+        senders = receiving.get_accepted_senders(cache)
     assert [senders.accepts(each) for each in ("127.0.0.1", "10.1.0.1")] == [True, False]
     assert f"{cache} cannot be read" in caplog.text
 

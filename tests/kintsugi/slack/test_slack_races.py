@@ -81,7 +81,7 @@ def _ask_for_arming(slack: SlackSite, settings: Settings) -> tuple[Site, str]:
     site.now = clock.now()
     wanted = draft(mode="approval", until=site.now + timedelta(days=1))
     services.begin_arming(wanted, actor="ada", now=site.now, world=site.world)
-    drain(wiring.notifier(), Clock(site.now))
+    drain(wiring.build_notifier(), Clock(site.now))
     [posted] = slack.server.workspace.posted(CHANNEL)
     return site, posted.ts
 
@@ -136,8 +136,8 @@ def test_a_message_is_on_its_way_while_its_request_ends_and_says_so_in_the_end(
 
     Notification.objects.update(state=Notification.SendState.WAITING, revision=5)
     number = Notification.objects.get().pk
-    at_once([lambda: notifications.send(number, wiring.notifier(), now=site.now), reject])
-    drain(wiring.notifier(), Clock(site.now))
+    at_once([lambda: notifications.send(number, wiring.build_notifier(), now=site.now), reject])
+    drain(wiring.build_notifier(), Clock(site.now))
     shown = slack.server.workspace.channels[CHANNEL].messages[ts]
     assert "rejected by bob" in str(shown.blocks)
     assert slack.buttons(shown) == []

@@ -54,7 +54,7 @@ def ask(site: Site, **changes: object) -> SecondPersonRequest:
 
 def message(slack: SlackSite, site: Site) -> Posted:
     """The one that asks, as the channel shows it by now."""
-    drain(wiring.notifier(), Clock(site.now))
+    drain(wiring.build_notifier(), Clock(site.now))
     [posted] = slack.server.workspace.posted(CHANNEL)
     return posted
 
@@ -230,16 +230,16 @@ def test_a_confirmation_is_for_the_request_that_was_shown(slack: SlackSite, site
 def test_a_message_that_was_deleted_is_posted_anew_by_itself(slack: SlackSite, site: Site) -> None:
     """What it says last, and no other message is sent again for it."""
     first = ask(site, mode="approval")
-    drain(wiring.notifier(), Clock(site.now))
+    drain(wiring.build_notifier(), Clock(site.now))
     done = services.reject_request(first.pk, "no", actor="bob", now=site.now)
     assert isinstance(done, Controlled)
     ask(site, mode="approval", runs=2)
-    drain(wiring.notifier(), Clock(site.now))
+    drain(wiring.build_notifier(), Clock(site.now))
     kept, deleted = slack.server.workspace.posted(CHANNEL)
     del slack.server.workspace.channels[CHANNEL].messages[deleted.ts]
     second = SecondPersonRequest.objects.get(ended_at=None)
     services.reject_request(second.pk, "no", actor="bob", now=site.now)
-    drain(wiring.notifier(), Clock(site.now))
+    drain(wiring.build_notifier(), Clock(site.now))
     posted = slack.server.workspace.posted(CHANNEL)
     assert len(posted) == 2
     assert posted[0].ts == kept.ts

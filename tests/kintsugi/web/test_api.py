@@ -241,7 +241,7 @@ def test_only_the_digest_of_a_token_is_stored() -> None:
 
 
 def test_a_token_of_the_form_before_is_taken_for_a_quarter_and_can_be_revoked() -> None:
-    token = node_tokens.derived_token("gn001")
+    token = node_tokens.compute_derived_token("gn001")
     assert post(READINGS, LOST, token=token)[0] == 202
     row = stored.find(token)
     assert row is not None
@@ -252,7 +252,7 @@ def test_a_token_of_the_form_before_is_taken_for_a_quarter_and_can_be_revoked() 
 
 def test_a_token_of_the_form_before_that_was_never_used_is_revoked_with_its_node() -> None:
     call_command("node_token", "revoke", "gn001")
-    assert post(READINGS, LOST, token=node_tokens.derived_token("gn001"))[0] == 401
+    assert post(READINGS, LOST, token=node_tokens.compute_derived_token("gn001"))[0] == 401
 
 
 def test_a_body_of_a_stranger_is_not_parsed() -> None:

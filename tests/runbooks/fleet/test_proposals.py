@@ -45,10 +45,10 @@ def test_it_is_the_fewest_that_bring_the_limit_down(count: int, of: int, most: f
 
 
 def test_a_limit_that_no_record_shows_is_refused() -> None:
-    assert setting_values.percent_from_one("1%") == 0.01
+    assert setting_values.parse_percent_from_one("1%") == 0.01
     for text in ("0%", "0.5%", "101%", "x"):
         with pytest.raises(ValueError, match=text):
-            setting_values.percent_from_one(text)
+            setting_values.parse_percent_from_one(text)
 
 
 def node(name: str, rack: str = "", pod: str = "", *partitions: str) -> Node:

@@ -51,7 +51,7 @@ def test_a_turn_is_kept_by_a_heartbeat_that_has_beaten_for_a_replay_before() -> 
     run = lease.acquire(site.begin(site.lose_gpu()).pk, site.now)
     assert run is not None
     heart = heartbeat._Heart()
-    with database.temporary(), heart.keep_alive(Run(pk=run.pk, fence=run.fence)):
+    with database.use_temporary_database(), heart.keep_alive(Run(pk=run.pk, fence=run.fence)):
         begun = heart._turns[(run.pk, run.fence)]
         wait_until(
             lambda: heart._turns[(run.pk, run.fence)] != begun,

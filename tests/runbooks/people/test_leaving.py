@@ -273,7 +273,7 @@ def commanded(
     monkeypatch: pytest.MonkeyPatch, settings: LazySettings, tmp_path: Path
 ) -> tuple[Site, Run]:
     site, run = drained_site()
-    monkeypatch.setattr(wiring, "world", lambda: site.world)
+    monkeypatch.setattr(wiring, "build_world", lambda: site.world)
     settings.DATA_DIR = tmp_path
     return site, run
 

@@ -101,7 +101,7 @@ def test_the_command_says_what_it_did_and_what_is_left_to_people(
 ) -> None:
     site, run = drained_site()
     site.world.slurm_writer.drain("gn002", format_reason(4711, "gpu.lost", "GPU lost"))
-    monkeypatch.setattr(wiring, "world", lambda: site.world)
+    monkeypatch.setattr(wiring, "build_world", lambda: site.world)
     out = StringIO()
     call_command("restored", "--actor", "ada", stdout=out, skip_checks=True)
     said = out.getvalue()
