@@ -234,17 +234,20 @@ def _hand_over(ctx: Context, reason: str) -> None:
 
 
 def _put_back_person(ctx: Context, *, world: World, clock: _Clock) -> str:
-    """What a person wrote in the moment of our act is put back, as Slurm's accounts tell it; empty
-    where nobody did."""
+    """What a person wrote in the moment of our act is put back, as Slurm's accounts tell it, and so
+    is what they wrote in the moment of that; what was put back last, empty where nobody wrote
+    anything."""
+    restored = ""
     while True:
         now = clock()
         seen = replace(ctx, state=world.slurm.read_nodes((ctx.node,))[ctx.node], now=now)
         found = overwritten.find_overwritten(seen)
         if found is None:
-            return ""
+            return restored
         if isinstance(found, overwritten.Overwritten):
-            return f"{overwritten.put_back(seen, found)}."
-        time.sleep(_LOOK_AGAIN_S)
+            restored = f"{overwritten.put_back(seen, found)}."
+        else:
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def _tell_earlier(run: Run, *, world: World, actor: str, clock: _Clock) -> Left | None:

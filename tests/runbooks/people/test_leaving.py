@@ -184,6 +184,25 @@ def test_a_person_in_the_moment_of_the_act_gets_their_words_back(word: str) -> N
 
 
 @pytest.mark.django_db
+def test_a_person_who_speaks_again_in_the_moment_in_which_words_are_put_back_gets_these_back() -> (
+    None
+):
+    site, run = drained_site()
+    site.slurm.keeps_accounts = True
+
+    def say(words: str) -> None:
+        site.now += timedelta(seconds=2)
+        site.slurm.human_drain(NODE, words)
+        site.now += timedelta(seconds=2)
+
+    acts = (lambda: say("bob: looking"), lambda: say(THEIRS))
+    [left] = leave(site, world=by_commands(site, Meanwhile(site, "State=DRAIN", *acts)))
+    assert state_of(site).is_draining
+    assert state_of(site).reason.startswith(THEIRS)
+    assert told(run) == [left.text]
+
+
+@pytest.mark.django_db
 def test_a_person_in_the_moment_in_which_our_reboot_is_cancelled_gets_their_words_back() -> None:
     site = Site(nodes=3)
     site.slurm.send_reboots_after(timedelta(hours=1))
