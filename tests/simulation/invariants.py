@@ -108,14 +108,17 @@ def no_act_passes_the_stop_switch(play: Play, act: Act) -> None:
 
 
 def no_act_passes_the_mode(play: Play, act: Act) -> None:
-    if _is_disruptive(play, act) and _stood(play, act) and not play.record.may_act:
+    if not (_is_disruptive(play, act) and _stood(play, act)) or act.view is None:
+        return
+    if play.record.get_mode(act.view.runbook) not in (Mode.ARMED, Mode.APPROVAL):
         raise Broken(f"{act.verb} of {act.node} though the runbook may not act")
 
 
 def no_act_is_made_without_leave(play: Play, act: Act) -> None:
     if not (_is_disruptive(play, act) and _stood(play, act) and act.view is not None):
         return
-    if play.record.mode is Mode.APPROVAL and act.view.run_id not in play.record.granted:
+    mode = play.record.get_mode(act.view.runbook)
+    if mode is Mode.APPROVAL and act.view.run_id not in play.record.granted:
         raise Broken(f"{act.verb} of {act.node}, and nobody has approved run {act.view.run_id}")
 
 

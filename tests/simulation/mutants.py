@@ -25,6 +25,7 @@ from runbooks.fleet import guard_check
 from runbooks.guards import table
 from runbooks.lease import lease
 from runbooks.node import drains, holding, overwritten
+from runbooks.people import leaving
 from runbooks.slurm import client, ownership
 from runbooks.slurm.ownership import Held, Owner
 from runbooks.step import Done, World
@@ -53,6 +54,10 @@ def _never(*arguments: object, **more: object) -> None:
 
 def _no(*arguments: object, **more: object) -> bool:
     return False
+
+
+def _say_nothing(*arguments: object, **more: object) -> str:
+    return ""
 
 
 def _permit(*arguments: object, **more: object) -> Permission:
@@ -248,6 +253,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "after a drain or resume the accounts are read for what a person said in its moment",
         ending,
         "restore_persons_drain",
+    ),
+    _silenced(
+        "accounts_of_leave",
+        "... after whoever has Kintsugi leave has handed a drain over",
+        leaving,
+        "_put_back_person",
+        _say_nothing,
     ),
     _replaced(
         "accounts_of_drain", "... after a drain", (overwritten, "_find_before_drain", _never)

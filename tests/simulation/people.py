@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from incidents import services as incidents
 from incidents.evaluation.windows import WindowKind
@@ -17,8 +18,8 @@ from runbooks.engine import approvals
 from runbooks.models import UNFINISHED, Mode, Run, RunState, StepRun
 from runbooks.node.holding import SHOWN_AT
 from runbooks.outcomes import Controlled
-from runbooks.people import decommission
-from runbooks.slurm.protocol import NodeState
+from runbooks.people import decommission, leaving
+from runbooks.slurm.protocol import NodeState, SlurmError
 from tests.simulation.record import Word
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class People:
     def __init__(self, play: Play) -> None:
         self.play = play
         self._said = 0
+        self._is_leaving = False
+        self._clock = _Clock(play)
 
     def list_acts(self) -> dict[str, Callable[[], None]]:
         return {
@@ -49,6 +52,7 @@ class People:
             "stop": self.stop,
             "stop_file": self.write_stop_file,
             "mode": self.set_mode,
+            "own_mode": self.set_own_mode,
             "approve": self.approve,
             "breaker": self.close_breaker,
             "decommission": self.decommission,
@@ -59,6 +63,7 @@ class People:
             "pause": self.pause_run,
             "copy": self.copy_reason,
             "start": self.start_run,
+            "leave": self.leave,
         }
 
     def say(self, node: str, *, base: str = "") -> str:
@@ -212,8 +217,20 @@ class People:
         for runbook in play.runbooks:
             play.site.set_mode(mode, runbook)
         play.record.mode = mode
+        play.record.own_modes.clear()
         play.record.changes += 1
         play.note("bob", f"sets the runbooks to {mode}")
+
+    def set_own_mode(self) -> None:
+        """Of one runbook, whatever is under way by it."""
+        play, record = self.play, self.play.record
+        runbook = play.dice.choice(play.runbooks)
+        is_armed = record.get_mode(runbook) is Mode.ARMED
+        mode = play.dice.choice((Mode.OFF, Mode.SHADOW, Mode.APPROVAL)) if is_armed else Mode.ARMED
+        play.site.set_mode(mode, runbook)
+        record.own_modes[runbook] = mode
+        record.changes += 1
+        play.note("bob", f"sets {runbook} to {mode}")
 
     def approve(self) -> None:
         play = self.play
@@ -330,3 +347,47 @@ class People:
             services.pause(run.pk, actor="bob", now=play.site.now)
             record.paused.add(run.pk)
             play.note("bob", f"pauses run {run.pk}")
+
+    def leave(self) -> None:
+        """`kintsugi leave`: runs end, and each drain of ours is handed over or given back. What is
+        handed over is a person's from then on."""
+        play, record = self.play, self.play.record
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        gives_back = play.dice.sample(play.site.names, play.dice.randrange(3))
+        play.note("bob", f"kintsugi leave --give-back {','.join(gives_back)}")
+        record.changes += 1
+        record.stops.add("switch")
+        leaving.stop_everything(actor="bob", now=play.site.now)
+        ended = leaving.end_runs(actor="bob", now=play.site.now)
+        if ended.settled_at is not None:
+            play.site.now = max(play.site.now, ended.settled_at)
+        try:
+            with play.by_person(), patch.object(leaving, "time", self._clock):
+                self._leave_drains(frozenset(gives_back))
+        except SlurmError as error:
+            play.note("bob", f"kintsugi leave: {error}")
+        finally:
+            self._is_leaving = False
+
+    def _leave_drains(self, gives_back: frozenset[str]) -> None:
+        play, site = self.play, self.play.site
+        drains = leaving.leave_drains(
+            site.world, give_back=gives_back, actor="bob", clock=lambda: site.now
+        )
+        for left in drains:
+            play.note("bob", f"kintsugi leave: {left.text}", left.node)
+            reason = play.look(left.node).reason
+            if left.is_done and reason.startswith("left to people"):
+                play.record.words[left.node] = Word(reason, site.now)
+
+
+class _Clock:
+    """For what waits by sleeping: the play's time passes."""
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+
+    def sleep(self, seconds: float) -> None:
+        self._play.site.now += timedelta(seconds=seconds)

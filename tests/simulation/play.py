@@ -370,8 +370,9 @@ class Play:
         stepped back: people set them again, so that the play goes on."""
         record = self.record
         for row in RunbookMode.objects.exclude(stepped_back_at=None):
-            self.site.set_mode(record.mode, row.runbook)
-            self.note("bob", f"sets {row.runbook} to {record.mode} again")
+            mode = record.get_mode(row.runbook)
+            self.site.set_mode(mode, row.runbook)
+            self.note("bob", f"sets {row.runbook} to {mode} again")
         for node, boots in list(record.awaited_boots.items()):
             if self.site.nodes.nodes[node].boots > boots:
                 del record.awaited_boots[node]
@@ -411,6 +412,7 @@ class Play:
         name = "end" if is_over else run.plan[run.step]["step"]
         view = TurnView(
             run_id=run.pk,
+            runbook=run.runbook,
             fence=run.fence + 1,
             incident_id=run.incident_id,
             node=run.place,
@@ -440,6 +442,15 @@ class Play:
         """By a process of its own."""
         with self._others_may_act():
             self.pipeline.ingest(wires)
+
+    @contextlib.contextmanager
+    def by_person(self) -> Iterator[None]:
+        """What is done to Slurm in here is of no run's turn, whosever turn is under way."""
+        views, self._views = self._views, []
+        try:
+            yield
+        finally:
+            self._views = views
 
     @contextlib.contextmanager
     def _others_may_act(self, *, may: bool = True) -> Iterator[None]:

@@ -45,6 +45,7 @@ class TurnView:
     people had changed what is allowed."""
 
     run_id: int
+    runbook: str
     fence: int
     incident_id: int
     node: str
@@ -79,6 +80,7 @@ class Record:
     in service; `awaited_boots` how often it had booted when a person asked for a reboot that has
     not come yet, `persons_reboots` when they did; `ours_asked` when the product asked for one.
     `polled_at`: when a poll last saw a resource ill.
+    `own_modes`: of runbooks that people have set alone since they set all of them to `mode`.
     `stops`: which of switch and file stop everything; `keeps_out`: which of them have nothing given
     back. `granted`: runs that a person let act; `refusing`: nodes whose root refuses;
     `restarted_at`: when slurmctld last began."""
@@ -97,6 +99,7 @@ class Record:
     stops: set[str] = field(default_factory=set)
     keeps_out: set[str] = field(default_factory=set)
     mode: Mode = Mode.ARMED
+    own_modes: dict[str, Mode] = field(default_factory=dict)
     granted: set[int] = field(default_factory=set)
     decommissioned: set[str] = field(default_factory=set)
     paused: set[int] = field(default_factory=set)
@@ -121,7 +124,11 @@ class Record:
 
     @property
     def may_act(self) -> bool:
-        return self.mode in (Mode.ARMED, Mode.APPROVAL)
+        """Every runbook may."""
+        return {self.mode, *self.own_modes.values()} <= {Mode.ARMED, Mode.APPROVAL}
+
+    def get_mode(self, runbook: str) -> Mode:
+        return self.own_modes.get(runbook, self.mode)
 
     def get_word(self, node: str) -> Word | None:
         return self.words.get(node)
