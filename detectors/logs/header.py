@@ -96,11 +96,12 @@ _KERNEL = re.compile(
 _CALLER = re.compile(r"^\[\s*[TC]\d+\]\s")
 _KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
 # Before the stamp: `*`, a sequence number or two (IOS counts what it sends, and with `service
-# sequence-numbers` what it says), `host:` or `host RP/0/RSP0/CPU0:` (Cisco's families).
+# sequence-numbers` what it says), `host:`, `host RP/0/RSP0/CPU0:` or `0/RP0/ADMIN0:` (Cisco's
+# families).
 _BARE_LEAD = re.compile(r":?\s*(?:\d+: ){0,2}[*.]?")
 _LEAD = re.compile(
     r":?\s*(?:\d+: ){0,2}(?::\s*)?(?:(?P<host>[A-Za-z0-9][\w.-]*)\s?:?\s+)?"
-    r"(?:(?:RP|LC)/[\w/]+:)?[*.]?"
+    r"(?:(?:(?:RP|LC)/[\w/]+|\d{1,3}/(?:RP|LC|FC|SC)?\d{1,2}/ADMIN\d):)?[*.]?"
 )
 _INNER = re.compile(r"\s*(?::\s*)?(?:\d+:\s*){0,2}[*.]?(?=\d{4}[\s-]|[A-Z][a-z]{2}\s)")
 # How long IOS has run, before a message (`service timestamps log uptime`, its default), behind the

@@ -152,7 +152,7 @@ COMPLAINT = (
 # only announce a state (Cisco's NX-OS: CONF_CONTROL, POAP_INFO, VDC_ONLINE, COPP_POLICY).
 ORDER = (
     r"ok|ready|online|up|present|inserted|started|inited|info|success\w*|complete|completed|enabled"
-    r"|activated|stable|protected|clear|cleared|established|resume[ds]?|recovered"
+    r"|activated|stable|protected|clear|cleared|established|resume[ds]?|recovered|passed"
 )
 # How programs mark an error before its words.
 ERROR_MARKS = (

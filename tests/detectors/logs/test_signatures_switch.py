@@ -110,6 +110,8 @@ def test_another_vendors_line_is_the_fault_it_speaks_of(fault_type, event, line)
         "%%10SHELL/5/SHELL_LOGIN: VTY logged in from 192.0.2.7.",
         "%%10LAGG/6/LAGG_INACTIVE_CONFIGURATION: Member port HGE1/0/7 of aggregation group BAGG7 changed to the inactive state, because the aggregation configuration of the port is incorrect.",
         "chassisd[777]: CHASSISD_BLOWERS_SPEED: Fans and impellers are now running at normal speed",
+        "TRAPMGR[trapTask]: traputil.c(777) 77 %% Cold Start: Unit: 0",
+        "CLI_WEB[emWeb]: cmd_logger_api.c(77) 77 %% NOTE [CLI:admin:192.0.2.7] User admin logged in to enable mode.",
     ],
 )
 def test_a_switchs_everyday_line_is_benign(text):
