@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_NAMED = "%"
+# Dell's FTOS names the unit of a stack or the module before the facility.
+_NAMED = r"(?:%?(?:STKUNIT\d{1,2}|RPM\d|LP\d{1,2})-\w{1,2}:\w{1,3} )?%"
 # A facility may have parts: PLATFORM_ENV, PKT_INFRA-LINK, PLATFORM-SW1.
 _FACILITY = r"[A-Z][\w-]{0,60}"
 _HUAWEI = r"(?:%%\d\d)?"
 _OS10 = r"(?:Node\.\S{1,40} \[\w{1,20}\], [\w ]{1,40} )?\(OS10\) %"
 # Ports as the vendors name them, in the sentence.
 _PORT = (
-    r"(?P<port>(?:(?:Gigabit|Ten|TwentyFive|Forty|Fifty|Hundred|TwoHundred|FourHundred|EightHundred)?"
+    r"(?P<port>(?:(?:Fast|Gigabit|Ten|TwentyFive|Forty|Fifty|Hundred|TwoHundred|FourHundred|EightHundred)?"
     r"(?:Gig(?:abit)?)?E(?:thernet)?|Eth|Et|Gi|Te|Tw|Fo|Hu|Fi|Po|[Pp]ort-?[Cc]hannel|mgmt|Management"
     r"|xe-|et-|ge-|ae|swp|fc|\d{1,3}GE)\d[\w/.:]{0,20})"
 )
