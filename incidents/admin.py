@@ -77,10 +77,10 @@ class FaultAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Fault]:
         return Fault.objects.annotate(rank=SEVERITY_RANK)
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[Fault]:
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[Fault]:
         return Fault.objects.select_related("membership__incident").prefetch_related("evidence")
 
-    def page_context(self, request: HttpRequest, row: Fault) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Fault) -> dict[str, Any]:
         return {"title": f"Fault {row.pk}", "membership": getattr(row, "membership", None)}
 
     @admin.display(description="Severity", ordering="rank")
@@ -158,10 +158,10 @@ class MachineAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return add_open_incidents(self.model.objects.all(), self.kind)
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return self.get_queryset(request)
 
-    def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         incidents = add_place(Incident.objects.filter(pk__in=_list_incidents_about(row.path)))
         faults = Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")
         past_incidents = incidents.filter(state__in=CLOSED)
@@ -201,11 +201,11 @@ class NodeAdmin(MachineAdmin):
     search_fields = ("name", "address", "gpus__serial", "gpus__uuid")
     search_help_text = "Name, address, GPU serial or UUID"
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().page_queryset(request).prefetch_related("gpus")
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_page_queryset(request).prefetch_related("gpus")
 
-    def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        return {**super().page_context(request, row), "nics": list_nics(row.name, row.nics)}
+    def get_page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        return {**super().get_page_context(request, row), "nics": list_nics(row.name, row.nics)}
 
     @admin.display(description="Last boot seen", ordering="boot_seen_at")
     def booted(self, node: Node) -> SafeString:
@@ -220,8 +220,8 @@ class SwitchAdmin(MachineAdmin):
     search_help_text = "Name or address"
     page_template = "incidents/switch.html"
 
-    def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        return {**super().page_context(request, row), "ports": row.ports.count()}
+    def get_page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        return {**super().get_page_context(request, row), "ports": row.ports.count()}
 
 
 @admin.register(Notification)
@@ -235,10 +235,10 @@ class NotificationAdmin(ReadOnlyAdmin):
     empty_title = "No message"
     empty_text = "Each incident writes its messages here before they are sent."
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[Notification]:
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[Notification]:
         return Notification.objects.select_related("incident", "entry", "notice")
 
-    def page_context(self, request: HttpRequest, row: Notification) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Notification) -> dict[str, Any]:
         return {"title": f"Message {row.pk}", "todo": todo(row)}
 
     @admin.display(description="Message", ordering="id")
@@ -285,7 +285,7 @@ class QuarantinedEventAdmin(ReadOnlyAdmin):
         "An event that cannot be ingested is kept here whole instead of stopping the others."
     )
 
-    def page_context(self, request: HttpRequest, row: QuarantinedEvent) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: QuarantinedEvent) -> dict[str, Any]:
         return {
             "title": "Quarantined event",
             "wire": json.dumps(row.wire, indent=2, ensure_ascii=False),

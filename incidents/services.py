@@ -19,16 +19,16 @@ from incidents.maintenance.slurm_windows import sweep as end_silences
 from incidents.people.closing import act
 from incidents.people.edit import Rearranged, merge, reroot, split
 from incidents.people.report import report
-from incidents.polling.last_polls import last_polls
+from incidents.polling.last_polls import get_last_polls
 from incidents.state.transitions import ask, note_withdrawal, record, take_back
 from incidents.triage.aggregation import find_ended as conclusions_ended
 from incidents.triage.inbox import ingest_waiting, ingest_wires
 from incidents.triage.inbox import is_waiting as is_inbox_waiting
 from incidents.triage.inbox import read_backlog as read_inbox
-from incidents.triage.ingest import active_fingerprints, ingest
+from incidents.triage.ingest import get_active_fingerprints, ingest
 from incidents.triage.normalisation import EventRefused
-from incidents.triage.sweep import gpus_reset, node_restarted, sweep
-from incidents.vendor.deadlines import due as vendor_cases_due
+from incidents.triage.sweep import record_gpu_reset, record_node_restart, sweep
+from incidents.vendor.deadlines import check_deadlines as vendor_cases_due
 from incidents.vocabulary.changes import Acted, Change, ChangeKind, Refused
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "Rearranged",
     "Refused",
     "act",
-    "active_fingerprints",
     "ask",
     "conclusions_ended",
     "end_silences",
@@ -52,20 +51,21 @@ __all__ = [
     "evaluate_rails",
     "follow",
     "follow_states",
+    "get_active_fingerprints",
+    "get_last_polls",
     "get_maintained",
     "get_step_back",
-    "gpus_reset",
     "ingest",
     "ingest_waiting",
     "ingest_wires",
     "is_inbox_waiting",
-    "last_polls",
     "merge",
     "move_times_back",
-    "node_restarted",
     "note_withdrawal",
     "read_inbox",
     "record",
+    "record_gpu_reset",
+    "record_node_restart",
     "record_verdicts",
     "report",
     "reroot",

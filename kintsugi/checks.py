@@ -116,8 +116,8 @@ def check_correlation(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessag
     """A rule that is read wrongly would join what does not belong together, and nobody would be
     told of it."""
     try:
-        site_rules.joining()
-        site_rules.counting()
+        site_rules.load_joining_rules()
+        site_rules.load_counting_rules()
     except CorrelationError as error:
         hint = (
             "Correct the files of KINTSUGI_CORRELATION; docs/reference/correlation.md and"

@@ -167,8 +167,8 @@ class Pipeline:
         are paused.
         """
         observations: dict[str, list[Observation]] = {}
-        last = polling.last_polled(node, TargetKind.NODE.value)
-        paused = poll_pauses.of_node(node, self.clock())
+        last = polling.get_last_polled(node, TargetKind.NODE.value)
+        paused = poll_pauses.get_paused_detectors(node, self.clock())
         for target in services.list_targets(TargetKind.NODE, [node]):
             for detector in self._watch.list_due_detectors(target, last, self.clock()):
                 if detector.name in paused:
@@ -245,7 +245,7 @@ class Pipeline:
 
     def send_due_messages(self) -> None:
         """Of each channel the first that is due, in this process."""
-        for notification_id in notifications.due(self.clock()):
+        for notification_id in notifications.list_due(self.clock()):
             self.notify(notification_id)
 
     def sweep(self) -> None:
@@ -278,7 +278,7 @@ class Pipeline:
         """Faults that no single machine tells: ours, the site's networks', questions to people."""
 
         def reach(names: Sequence[str]) -> Collection[str] | None:
-            return slurm_reach.heard(names, now)
+            return slurm_reach.list_heard(names, now)
 
         pace = self.pace()
         events = incidents.evaluate_overload(now, pace=pace, hears=reach)
@@ -413,7 +413,7 @@ class Pipeline:
         else:
             polling.finish_out_of_turn(rounds[0].target.name, states, every, now)
         if judgement.revived:
-            polling.answered(rounds[0].target.kind.value, judgement.revived, now)
+            polling.schedule_answering(rounds[0].target.kind.value, judgement.revived, now)
         unread_lines.record(judgement.unread, now)
         if judgement.events:
             changes += incidents.ingest(judgement.events, now=now)
@@ -432,7 +432,7 @@ class Pipeline:
             self._notify_due(now)
 
     def _notify_due(self, now: datetime) -> None:
-        for notification_id in notifications.due(now):
+        for notification_id in notifications.list_due(now):
             self.queue.notify(notification_id)
 
 

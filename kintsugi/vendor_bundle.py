@@ -42,19 +42,19 @@ def collect(
     target = services.get_target(case.node.name) if case.node is not None else None
     pattern = field_diagnostics or settings.KINTSUGI["KINTSUGI_FIELD_DIAGNOSTICS"] or ""
     pieces = [
-        *evidence.pieces(case),
+        *evidence.list_pieces(case),
         *_iterate_run_pieces(case),
-        *inspection.pieces(target, shell, field_diagnostics=pattern),
+        *inspection.read_pieces(target, shell, field_diagnostics=pattern),
     ]
     folder = f"kintsugi-case-{case.pk}"
-    content = archive.packed(folder, pieces, at=now, secrets=_list_secrets())
+    content = archive.pack(folder, pieces, at=now, secrets=_list_secrets())
     return Bundle(f"{folder}.tar.gz", content)
 
 
 def _iterate_run_pieces(case: VendorCase) -> Iterable[Piece]:
     """What was tried on the part, and what the steps of this incident's runs saw."""
     tried = CureAttempt.objects.filter(resource=case.resource).order_by("pk")
-    lines = evidence.lines_of((row.tried_at, _format_cure(row)) for row in tried)
+    lines = evidence.format_lines((row.tried_at, _format_cure(row)) for row in tried)
     yield Piece("repairs-tried.txt", _OURS, ("\n".join(lines) + "\n").encode())
     for run in Run.objects.filter(incident_id=case.incident_id).order_by("pk"):
         for step in run.steps.order_by("pk"):

@@ -115,7 +115,7 @@ class RunAdmin(ReadOnlyAdmin):
         " goes."
     )
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[Run]:
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         return Run.objects.select_related("node", "incident").prefetch_related("steps")
 
     @admin.display(description="Run", ordering="pk")
@@ -153,11 +153,11 @@ class RunAdmin(ReadOnlyAdmin):
     def took(self, run: Run) -> str:
         return console.until(run.started_at, run.finished_at or timezone.now())
 
-    def page_urls(self) -> list[URLPattern]:
+    def get_page_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_POST(self.control_view))
         return [path("<int:object_id>/control/", view, name="runbooks_run_control")]
 
-    def page_context(self, request: HttpRequest, row: Run) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Run) -> dict[str, Any]:
         can_control = request.user.has_perm("runbooks.control_run")
         act_address = reverse("admin:runbooks_run_control", args=[row.pk])
         return {
@@ -179,7 +179,7 @@ class RunAdmin(ReadOnlyAdmin):
             (control for control in CONTROLS if control.name == request.POST.get("control")), None
         )
         if run is None or control is None:
-            return self.missing(request, str(object_id))
+            return self.render_missing(request, str(object_id))
         form = ControlForm(request.POST, prefix=control.name)
         if form.is_valid():
             outcome = carry_out(run, control, form.cleaned_data, request)

@@ -154,7 +154,7 @@ def _find_switch_end(resource: str) -> str | None:
     """The switch's end of the cable that has this end."""
     if resource.startswith("switch/"):
         return resource
-    peer = graphs.get_current().peer(resource) or ""
+    peer = graphs.get_current().find_peer(resource) or ""
     return peer if peer.startswith("switch/") else None
 
 
@@ -209,7 +209,7 @@ def _list_affected_ports(switch: str, ends: Mapping[str, object]) -> list[Expect
     for end in ends:
         _, is_port, name = end.partition("/port/")
         if is_port and end not in known:
-            ports.append(ExpectedPort(name, peer=graphs.get_current().peer(end) or ""))
+            ports.append(ExpectedPort(name, peer=graphs.get_current().find_peer(end) or ""))
     faulty = []
     for port in ports:
         if resources.port(switch, port.name) in ends or port.module in ends:
@@ -220,8 +220,8 @@ def _list_affected_ports(switch: str, ends: Mapping[str, object]) -> list[Expect
 
 def _load_observations(switch: str, nodes: Collection[str], now: datetime) -> list[Observation]:
     """What both ends' polls remember, where it is fresh enough to speak of now."""
-    node_samples = polling.samples(_NODE_DETECTORS, TargetKind.NODE.value, nodes)
-    switch_samples = polling.samples(_SWITCH_DETECTORS, TargetKind.SWITCH.value, [switch])
+    node_samples = polling.iterate_samples(_NODE_DETECTORS, TargetKind.NODE.value, nodes)
+    switch_samples = polling.iterate_samples(_SWITCH_DETECTORS, TargetKind.SWITCH.value, [switch])
     observations = []
     for resource, metric, sample in itertools.chain(node_samples, switch_samples):
         fresh_for = _FRESH_LIGHT if metric == cable_ends.LIGHT else _FRESH_LINK

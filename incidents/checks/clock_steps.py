@@ -26,7 +26,7 @@ from incidents.models import (
     PollChunk,
     PollPause,
 )
-from incidents.text.wording import duration, moment
+from incidents.text.wording import format_duration, format_moment
 
 FAULT_TYPE = "kintsugi.clock_set_back"
 RESOURCE = "kintsugi/clock"
@@ -70,8 +70,9 @@ def move_times_back(step: timedelta, now: datetime) -> list[FaultEvent]:
             ahead = model._default_manager.filter(**{f"{name}__gt": now})
             ahead.update(**{name: F(name) - step})
     text = (
-        f"The clock of Kintsugi's database was set back by {duration(step)}; it is now"
-        f" {moment(now)}. Polls, messages, runs and hold-downs that were due by the old time have"
+        f"The clock of Kintsugi's database was set back by {format_duration(step)}; it is now"
+        f" {format_moment(now)}. Polls, messages, runs and hold-downs that were due by the old"
+        " time have"
         " been moved with it and go on. Incidents of that time show times that lie ahead. See that"
         " the machine of the database keeps its time (`chronyc tracking`)."
     )

@@ -19,7 +19,7 @@ from incidents.checks.heartbeats import is_fresh, is_witness, list_latest
 from incidents.correlation.conclusions import make_conclusion
 from incidents.db.prepared import Prepared
 from incidents.models import Fault, Heartbeat, PeriodicTask
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 
 PART_SILENT = "kintsugi.part_silent"
 INBOX_OLD = "kintsugi.inbox_old"
@@ -156,7 +156,7 @@ def _evaluate_parts(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
     for row in rows:
         place = (f"kintsugi/{row.host}/{row.part}", "")
         if is_fresh(row, now):
-            since = moment(row.unbroken_since)
+            since = format_moment(row.unbroken_since)
             finding.good[place] = f"{texts.describe_part(row)} writes again since {since}"
         elif has_witness:
             finding.bad[place] = describe_silence(row, rows, now)

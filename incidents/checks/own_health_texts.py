@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from incidents.models import Heartbeat
-from incidents.text.wording import duration, moment
+from incidents.text.wording import format_duration, format_moment
 
 _MIB, _GIB = 1024**2, 1024**3
 
@@ -52,7 +52,7 @@ def describe_part(row: Heartbeat) -> str:
 
 
 def describe_degraded_part(row: Heartbeat) -> str:
-    since = f" since {moment(row.trouble_since)}" if row.trouble_since is not None else ""
+    since = f" since {format_moment(row.trouble_since)}" if row.trouble_since is not None else ""
     effects = dict.fromkeys(work.effect for work in _list_works(row))
     return (
         f"{describe_part(row)} runs, and is kept from its work{since}: {row.trouble} Meanwhile"
@@ -65,8 +65,8 @@ def describe_silence(
 ) -> str:
     """`hosts`: others on which the same part is alive."""
     works = _list_works(row)
-    begun, last = moment(row.began_at), moment(row.seen_at)
-    length = duration(now - row.seen_at)
+    begun, last = format_moment(row.began_at), format_moment(row.seen_at)
+    length = format_duration(now - row.seen_at)
     silence = f"{describe_part(row)}, running since {begun}, has written nothing since {last}"
     effect = _describe_effect(works, hosts)
     advice = _advise(row.host, works, is_embedded=is_embedded)
@@ -99,7 +99,7 @@ def describe_old_inbox(
     batches: int, size: int, age: timedelta, now: datetime, *, hosts: Sequence[str]
 ) -> str:
     """`size` in bytes; `hosts`: where its workers are alive."""
-    oldest, length = moment(now - age), duration(age)
+    oldest, length = format_moment(now - age), format_duration(age)
     waiting = f"{batches} batches of events ({format_size(size)}) wait in the database's inbox"
     who = "No worker takes them"
     if hosts:
@@ -113,10 +113,11 @@ def describe_old_inbox(
 
 
 def describe_old_spool(row: Heartbeat, since: datetime, now: datetime) -> str:
-    size, length = format_size(row.backlog_bytes or 0), duration(now - since)
+    size, length = format_size(row.backlog_bytes or 0), format_duration(now - since)
     return (
         f"{describe_part(row)} has {size} of events on disk and has delivered nothing since"
-        f" {moment(since)}, for {length}: they are in no incident yet. Nothing is lost; at 2 GiB"
+        f" {format_moment(since)}, for {length}: they are in no incident yet. Nothing is lost; at"
+        " 2 GiB"
         " senders are held back. Either the inbox of the database is full because ingest does not"
         " get on (`systemctl status kintsugi-ingest`), or the database refuses it:"
         f" `journalctl -u kintsugi-receiver` on {row.host} says which."
@@ -134,7 +135,7 @@ def describe_full_disk(row: Heartbeat, least: float) -> str:
             " and what they cannot keep, and what comes by UDP, is lost."
         )
     return (
-        f"{place}, as {describe_part(row)} saw at {moment(row.seen_at)}: less than the"
+        f"{place}, as {describe_part(row)} saw at {format_moment(row.seen_at)}: less than the"
         f" {format_size(least)} that spool or database may need. {effect} Make room there (`df -h`,"
         f" `du -xh {row.directory}`), or give it a larger file system."
     )
@@ -144,8 +145,9 @@ def describe_wrong_clock(row: Heartbeat, ahead: timedelta) -> str:
     """`ahead` of the database's clock; below zero: behind it."""
     direction = "ahead of" if ahead > timedelta(0) else "behind"
     return (
-        f"The clock of {row.host} is {duration(abs(ahead))} {direction} the database's, as"
-        f" {describe_part(row)} saw at {moment(row.seen_at)}. Kintsugi goes by the database's"
+        f"The clock of {row.host} is {format_duration(abs(ahead))} {direction} the database's, as"
+        f" {describe_part(row)} saw at {format_moment(row.seen_at)}. Kintsugi goes by the"
+        " database's"
         " clock, so repairs, polls and messages keep their times; lines that this machine dates"
         " itself do not, and munge refuses credentials that seem too old. One of the two is wrong:"
         " `chronyc tracking` on both."
@@ -157,7 +159,8 @@ def describe_slow_database(slow: Sequence[Heartbeat], known: int) -> str:
     worst = max(slow, key=lambda row: row.write_s or 0.0)
     return (
         f"{len(slow)} of {known} processes of Kintsugi take over a second to write a row; the worst"
-        f" is {describe_part(worst)}, {worst.write_s or 0.0:.1f} s at {moment(worst.seen_at)}."
+        f" is {describe_part(worst)}, {worst.write_s or 0.0:.1f} s at"
+        f" {format_moment(worst.seen_at)}."
         " Events are counted late, and drains wait. See the database's machine (`iostat -x 1`, and"
         " what else runs there) and what it waits for (pg_stat_activity); where only"
         " this machine is busy, see what keeps its processors."
@@ -170,7 +173,7 @@ def describe_refusal(rows: Sequence[Heartbeat], now: datetime) -> str:
     since = first.trouble_since or now
     parts = ", ".join(f"{row.part} on {row.host} (process {row.pid})" for row in rows)
     effects = dict.fromkeys(work.effect for row in rows for work in _list_works(row))
-    begun = f"Since {moment(since)}, for {duration(now - since)}"
+    begun = f"Since {format_moment(since)}, for {format_duration(now - since)}"
     return (
         f"{begun}, parts of Kintsugi cannot hand work to each other: {first.trouble} {parts} tell"
         f" of it. Until it is well {'; '.join(effects)}. Nothing is lost: what is due stands in the"

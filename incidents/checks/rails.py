@@ -77,7 +77,9 @@ def _load_ratios(nodes: Collection[str], now: datetime) -> dict[str, Observation
     """What each rail of these nodes carries against its node's median, as long as the node is
     busy."""
     ratios = {}
-    for resource, metric, sample in polling.samples(("rail",), TargetKind.NODE.value, nodes):
+    for resource, metric, sample in polling.iterate_samples(
+        ("rail",), TargetKind.NODE.value, nodes
+    ):
         if metric == "rail.ratio" and sample.at > now - _FRESH:
             ratios[resource] = Observation(resource, metric, sample.value, sample.at)
     return ratios
@@ -132,5 +134,5 @@ def _get_node(observation: Observation) -> str:
 
 def _find_leaf(resource: str) -> str | None:
     """The switch at the far end of this rail's cable."""
-    peer = graphs.get_current().peer(resource) or ""
+    peer = graphs.get_current().find_peer(resource) or ""
     return peer.split("/")[1] if peer.startswith("switch/") else None

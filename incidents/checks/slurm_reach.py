@@ -30,7 +30,7 @@ def ask(now: datetime, ask_slurm: Callable[[Sequence[str]], Collection[str] | No
     SlurmReach.objects.update_or_create(cluster=_CLUSTER, defaults=answer)
 
 
-def heard(names: Sequence[str], now: datetime) -> Collection[str] | None:
+def list_heard(names: Sequence[str], now: datetime) -> Collection[str] | None:
     """Which of these nodes Slurm hears: none while nothing fresh is known, None when Slurm could
     not be asked."""
     answer = SlurmReach.objects.filter(cluster=_CLUSTER, asked_at__gt=now - _FRESH).first()

@@ -22,8 +22,8 @@ from incidents.faults.fault_views import USER_REPORT
 from incidents.models import Gpu, Incident, Node, Switch
 from incidents.state.transitions import get_given_back_at
 from incidents.text import wording
-from incidents.text.wording import moment
-from incidents.vocabulary.lifecycle import State, Trigger, next_state
+from incidents.text.wording import format_moment
+from incidents.vocabulary.lifecycle import State, Trigger, get_next_state
 
 NOTE_LENGTH = 2000
 
@@ -69,7 +69,7 @@ def _describe_back(incident: Incident) -> str:
     given_back_at = get_given_back_at(incident)
     if given_back_at is None:
         return "now"
-    return f"{moment(given_back_at)}, since when Slurm gives the node jobs again"
+    return f"{format_moment(given_back_at)}, since when Slurm gives the node jobs again"
 
 
 class ResolveForm(WordForm):
@@ -192,7 +192,7 @@ ACTS: tuple[IncidentAction, ...] = (
 
 def list_acts(state: State) -> list[IncidentAction]:
     """What the life cycle allows a person to do in `state`."""
-    return [act for act in ACTS if next_state(state, act.trigger) is not None]
+    return [act for act in ACTS if get_next_state(state, act.trigger) is not None]
 
 
 class ReportForm(forms.Form):

@@ -96,7 +96,7 @@ class RerootForm(RearrangeForm):
 
 def _format_label(link: IncidentFault) -> str:
     stands = "" if link.fault.is_active else ", cleared"
-    return f"{wording.resource(link.fault.resource)}: {link.fault.fault_type}{stands}"
+    return f"{wording.format_resource_path(link.fault.resource)}: {link.fault.fault_type}{stands}"
 
 
 class Rearrangement(StrEnum):

@@ -145,7 +145,7 @@ class WindowForm(ChangeForm):
             return replace(draft, resource=where, fault_type=values["fault_type"].strip())
         if not where:
             return draft
-        return replace(draft, machines=planning.machines(where, planning.get_known_names()))
+        return replace(draft, machines=planning.parse_machines(where, planning.get_known_names()))
 
 
 def get_initial_of_incident(incident: Incident) -> dict[str, str]:

@@ -11,7 +11,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
 
 from incidents.models import VendorCase
 from incidents.vendor.cases import Facts
-from incidents.vocabulary.vendor_states import CaseState, Move, moves_in
+from incidents.vocabulary.vendor_states import CaseState, Move, list_moves
 
 NOTE = "note"
 
@@ -138,7 +138,7 @@ _NOTE = CaseAct(
 
 def list_acts(state: CaseState) -> tuple[CaseAct, ...]:
     """What may be said of a case in `state`, in the order of its life."""
-    possible = moves_in(state)
+    possible = list_moves(state)
     moves = tuple(act for act in _MOVES if act.value in possible)
     return (*moves, _NOTE) if state is not CaseState.CLOSED else ()
 

@@ -122,13 +122,13 @@ class MachineFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         latest = Incident.objects.order_by("-pk").values_list("owner", flat=True)[:LATEST_MACHINES]
         owners = {*latest, *request.GET.getlist(self.parameter_name)}
-        return [(owner, wording.resource(owner)) for owner in sorted(owners)]
+        return [(owner, wording.format_resource_path(owner)) for owner in sorted(owners)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
         return queryset.filter(owner=self.value()) if self.value() else queryset
 
 
-def matching(text: str) -> Q:
+def build_search_query(text: str) -> Q:
     """Incidents that a word speaks of: number, title, fault type, machine or part, GPU serial or
     UUID."""
     condition = (
@@ -182,10 +182,10 @@ class IncidentAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, queryset: QuerySet[Incident], search_term: str
     ) -> tuple[QuerySet[Incident], bool]:
         for word in search_term.split():
-            queryset = queryset.filter(matching(word))
+            queryset = queryset.filter(build_search_query(word))
         return queryset, False
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return self.get_queryset(request).select_related("node", "root_fault", "duplicate_of")
 
     @admin.display(description="Severity", ordering="rank")
@@ -224,7 +224,7 @@ class IncidentAdmin(ReadOnlyAdmin):
             '<span class="k-asks">{}{}</span>', console.icon("back_hand"), incident.needs_human
         )
 
-    def page_urls(self) -> list[URLPattern]:
+    def get_page_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_POST(self.act_view))
         told = self.admin_site.admin_view(require_POST(told_view))
         return [
@@ -240,8 +240,8 @@ class IncidentAdmin(ReadOnlyAdmin):
         incident = self.find(request, str(object_id))
         act = next((act for act in _OFFERED if act.value == request.POST.get("trigger")), None)
         if incident is None or act is None:
-            return self.missing(request, str(object_id))
-        form = _make_form(act, incident, edit.members_of(incident.pk), sent=request.POST)
+            return self.render_missing(request, str(object_id))
+        form = _make_form(act, incident, edit.filter_members(incident.pk), sent=request.POST)
         if form.is_valid():
             done = carry_out(incident, act, form, request)
             if not isinstance(done, services.Refused):
@@ -254,7 +254,7 @@ class IncidentAdmin(ReadOnlyAdmin):
             request, str(object_id), status=409, forms=act_forms(incident, form, act)
         )
 
-    def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
         can_act = request.user.has_perm("incidents.act_on_incident")
         forms = act_forms(row) if can_act else []
         sections = _list_sections(row)
@@ -273,7 +273,7 @@ class IncidentAdmin(ReadOnlyAdmin):
 
 
 def _get_members_context(incident: Incident) -> dict[str, Any]:
-    members = edit.members_of(incident.pk)
+    members = edit.filter_members(incident.pk)
     shown = members.prefetch_related("fault__evidence").order_by("role", "joined_at", "pk")
     return {"members": shown[:MEMBERS_SHOWN], "member_count": members.count()}
 
@@ -312,8 +312,8 @@ def _get_notifications_context(incident: Incident) -> dict[str, Any]:
 
 
 def _list_sections(incident: Incident) -> list[Section]:
-    account = explain.account(incident.pk)
-    return account.sections() if account is not None else []
+    account = explain.build_account(incident.pk)
+    return account.list_sections() if account is not None else []
 
 
 def act_forms(
@@ -323,7 +323,7 @@ def act_forms(
 ) -> list[tuple[IncidentAction | EditAction, WordForm, bool]]:
     """What may be done now, each with its form, and whether it stands open; a refused one stays
     with its text."""
-    members = list(edit.members_of(incident.pk)) if incident.is_open else []
+    members = list(edit.filter_members(incident.pk)) if incident.is_open else []
     offered: list[IncidentAction | EditAction] = [
         *list_acts(State(incident.state)),
         *list_moves(incident, len(members)),

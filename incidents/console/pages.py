@@ -61,18 +61,18 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]
         wrap = self.admin_site.admin_view
         list_url = path("", wrap(self.changelist_view), name=f"{name}_changelist")
         if not self.page_template:
-            return [list_url, *self.page_urls()]
+            return [list_url, *self.get_page_urls()]
         page_url = path("<path:object_id>/change/", wrap(self.page_view), name=f"{name}_change")
-        return [list_url, *self.page_urls(), page_url]
+        return [list_url, *self.get_page_urls(), page_url]
 
-    def page_urls(self) -> list[URLPattern]:
+    def get_page_urls(self) -> list[URLPattern]:
         """Further addresses under a row's page."""
         return []
 
-    def page_queryset(self, request: HttpRequest) -> Any:
+    def get_page_queryset(self, request: HttpRequest) -> Any:
         return self.model._default_manager.all()
 
-    def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         return {}
 
     def page_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -87,9 +87,9 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]
         key = unquote(object_id)
         if not key.isdecimal():
             return None
-        return self.page_queryset(request).filter(pk=int(key)).first()
+        return self.get_page_queryset(request).filter(pk=int(key)).first()
 
-    def missing(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def render_missing(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Back to the home page with a word about what does not exist."""
         answer: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         return answer
@@ -99,11 +99,11 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]
     ) -> HttpResponse:
         row = self.find(request, object_id)
         if row is None:
-            return self.missing(request, object_id)
+            return self.render_missing(request, object_id)
         context: dict[str, Any] = self.admin_site.each_context(request)
         context |= {"opts": self.opts, "row": row, "now": timezone.now()}
         context["title"] = f"{self.opts.verbose_name} {row}"
-        context |= self.page_context(request, row)
+        context |= self.get_page_context(request, row)
         context |= extra
         context["original"] = Crumb(row, context["title"])
         request.current_app = self.admin_site.name

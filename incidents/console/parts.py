@@ -29,7 +29,7 @@ class InServiceAdmin(ReadOnlyAdmin):
     empty_title = "No part is known by its serial"
     empty_text = "Polls and `kintsugi inventory discover` learn serials from the machines."
 
-    def page_context(self, request: HttpRequest, row: InService) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: InService) -> dict[str, Any]:
         same_kind = InService.objects.filter(part=row.part)
         others_in_slot = same_kind.filter(slot=row.slot).exclude(serial=row.serial)
         return {
@@ -68,5 +68,6 @@ def list_nics(node: str, rows: QuerySet[Nic]) -> list[dict[str, Any]]:
     """A node's NICs, each with the far end of its cable."""
     wired = graphs.get_current()
     return [
-        {"nic": row, "peer": wired.peer(row.resource) or ""} for row in rows.select_related("node")
+        {"nic": row, "peer": wired.find_peer(row.resource) or ""}
+        for row in rows.select_related("node")
     ]

@@ -109,20 +109,20 @@ class QuarantineAdmin(ReadOnlyAdmin):
         in_force = Quarantine.objects.filter(ended_at=None)
         quarantine_by_node = dict(in_force.values_list("node__name", "pk"))
         rows = []
-        for lemon in lemons.lemons(timezone.now()):
+        for lemon in lemons.list_lemons(timezone.now()):
             node = lemon.resource.split("/")[1]
             rows.append((lemon, quarantine_by_node.get(node)))
         context = {"lemons": rows, "within": lemons.WITHIN.days, "title": "Lemons"}
         return super().changelist_view(request, {**(extra_context or {}), **context})
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[Quarantine]:
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[Quarantine]:
         return Quarantine.objects.select_related("node", "incident")
 
-    def page_context(self, request: HttpRequest, row: Quarantine) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Quarantine) -> dict[str, Any]:
         may = request.user.has_perm(MAY) and row.ended_at is None
         return {"title": f"Quarantine of {row.node.name}", "form": WhyForm() if may else None}
 
-    def page_urls(self) -> list[URLPattern]:
+    def get_page_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_POST(self.end_view))
         return [path("<int:object_id>/end/", view, name="incidents_quarantine_end")]
 

@@ -160,7 +160,7 @@ class SilenceAdmin(ReadOnlyAdmin):
     def why(self, row: Silence) -> str:
         return row.reason
 
-    def page_urls(self) -> list[URLPattern]:
+    def get_page_urls(self) -> list[URLPattern]:
         wrap = self.admin_site.admin_view
         end_view = wrap(require_POST(self.end_view))
         times_view = wrap(require_POST(self.times_view))
@@ -170,7 +170,7 @@ class SilenceAdmin(ReadOnlyAdmin):
             path("<int:object_id>/times/", times_view, name="incidents_silence_times"),
         ]
 
-    def page_context(self, request: HttpRequest, row: Silence) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Silence) -> dict[str, Any]:
         may_end = request.user.has_perm(_MAY) and row.ended_at is None
         may_change = may_end and not row.origin
         window = active_windows.make_window(row)

@@ -71,12 +71,12 @@ class VendorCaseAdmin(ReadOnlyAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        times = {"lead_times": vendor_statistics.lead_times(timezone.now())}
+        times = {"lead_times": vendor_statistics.compute_lead_times(timezone.now())}
         return super().changelist_view(request, {**(extra_context or {}), **times})
 
     @admin.display(description="Case", ordering="id")
     def what(self, row: VendorCase) -> str:
-        return f"#{row.pk} {texts.part(row.part, row.resource)}"
+        return f"#{row.pk} {texts.format_part(row.part, row.resource)}"
 
     @admin.display(description="State", ordering="state")
     def state_badge(self, row: VendorCase) -> SafeString:
@@ -104,7 +104,7 @@ class VendorCaseAdmin(ReadOnlyAdmin):
         address = reverse("admin:incidents_incident_change", args=[row.incident_id])
         return format_html('<a href="{}">#{}</a>', address, row.incident_id)
 
-    def page_urls(self) -> list[URLPattern]:
+    def get_page_urls(self) -> list[URLPattern]:
         wrap = self.admin_site.admin_view
         act_view = wrap(require_POST(self.act_view))
         open_view = wrap(self.open_view)
@@ -113,14 +113,14 @@ class VendorCaseAdmin(ReadOnlyAdmin):
             path("open/<int:incident_id>/", open_view, name="incidents_vendorcase_open"),
         ]
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[VendorCase]:
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[VendorCase]:
         return VendorCase.objects.select_related("incident", "node")
 
-    def page_context(self, request: HttpRequest, row: VendorCase) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: VendorCase) -> dict[str, Any]:
         can_act = request.user.has_perm(MAY)
         act_address = reverse("admin:incidents_vendorcase_act", args=[row.pk])
         forms = _make_forms(row) if can_act else []
-        what = texts.part(row.part, row.resource)
+        what = texts.format_part(row.part, row.resource)
         badge = case_badge(row)
         request_text = texts.format_request(row)
         moves = row.moves.order_by("-pk")
@@ -142,7 +142,7 @@ class VendorCaseAdmin(ReadOnlyAdmin):
         case = self.find(request, str(object_id))
         act = next((act for act in _list_acts() if act.value == request.POST.get("what")), None)
         if case is None or act is None:
-            return self.missing(request, str(object_id))
+            return self.render_missing(request, str(object_id))
         form = act.form(request.POST, prefix=act.value)
         if form.is_valid():
             outcome = _carry_out(case, act, form, request.user.get_username())
@@ -161,7 +161,7 @@ class VendorCaseAdmin(ReadOnlyAdmin):
         _check(request)
         incident = Incident.objects.filter(pk=incident_id).first()
         if incident is None:
-            return self.missing(request, str(incident_id))
+            return self.render_missing(request, str(incident_id))
         form = OpenForm(request.POST or None, initial={"resource": incident.root_resource})
         if request.method == "POST" and form.is_valid():
             resource = form.cleaned_data["resource"].strip()

@@ -112,7 +112,7 @@ class AggregationRule:
     holds_hardware: bool = True
     clears_below: float = 0.5
 
-    def needed(self, of: int) -> int:
+    def compute_needed(self, of: int) -> int:
         """How many of so many conclude."""
         return max(self.fewest, math.ceil(of * self.share))
 

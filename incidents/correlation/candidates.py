@@ -104,7 +104,7 @@ class CandidateIndex:
             if candidate.incident == gone:
                 candidate.incident = into
 
-    def root(self, incident: int) -> Seen:
+    def get_root(self, incident: int) -> Seen:
         return self._roots[incident].seen
 
     def is_root(self, candidate: Candidate) -> bool:
@@ -122,10 +122,10 @@ class CandidateIndex:
         is_any_member = other is Side.CAUSE and not rule.is_of_peers and not rule.by_root
         found: dict[int, Candidate] = {}
         for relation in rule.relations:
-            keys = self.keys(relation, side, fault)
+            keys = self.get_keys(relation, side, fault)
             if not keys:
                 continue
-            owners = self.owners(relation, side, fault)
+            owners = self.get_owners(relation, side, fault)
             for candidate, classes in self._find_on(rule, other, owners):
                 if candidate.number in found:
                     continue
@@ -138,20 +138,20 @@ class CandidateIndex:
                 if not counts:
                     continue
                 view = candidate.seen.view()
-                if view is fault or keys.isdisjoint(self.keys(relation, other, view)):
+                if view is fault or keys.isdisjoint(self.get_keys(relation, other, view)):
                     continue
                 if any(fault_class.holds_place(view) for fault_class in classes):
                     found[candidate.number] = candidate
         return sorted(found.values(), key=attrgetter("number"))
 
-    def keys(self, relation: Relation, side: Side, fault: FaultView) -> frozenset[str]:
+    def get_keys(self, relation: Relation, side: Side, fault: FaultView) -> frozenset[str]:
         asked = (relation, side, fault)
         known = self._keys.get(asked)
         if known is None:
             known = self._keys[asked] = relations.get_keys(relation, side, fault, self.surroundings)
         return known
 
-    def owners(self, relation: Relation, side: Side, fault: FaultView) -> frozenset[str]:
+    def get_owners(self, relation: Relation, side: Side, fault: FaultView) -> frozenset[str]:
         """The machines on which the relation finds faults of the other side."""
         asked = (relation, side, fault)
         known = self._owners.get(asked)
@@ -176,7 +176,7 @@ class CandidateIndex:
         known = self._classes.get((rule.name, side))
         if known is None:
             classes = {
-                fault_type: self.rules.classes_of(rule, side, fault_type)
+                fault_type: self.rules.get_classes(rule, side, fault_type)
                 for fault_type in self._by_type
             }
             known = {fault_type: found for fault_type, found in classes.items() if found}

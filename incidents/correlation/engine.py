@@ -98,7 +98,7 @@ class Setting:
 
     around: Surroundings = field(default_factory=Surroundings)
     window: timedelta = timedelta(minutes=10)
-    format_resource: Callable[[str], str] = wording.resource
+    format_resource: Callable[[str], str] = wording.format_resource_path
     """A resource path as people say it."""
     rules: RuleSet = field(default_factory=rule_file.load)
 
@@ -187,7 +187,7 @@ def list_symptoms(
 ) -> Iterator[tuple[Candidate, Joins]]:
     """The unassigned faults that belong to the incident now that this fault, its root or a member,
     does."""
-    for rule, side in setting.rules.sides(fault):
+    for rule, side in setting.rules.get_sides(fault):
         if not (is_root if rule.is_of_peers or rule.by_root else True) or (
             side is Side.EFFECT and not rule.is_of_peers
         ):
@@ -213,7 +213,7 @@ def list_symptoms(
 
 def _list_matches(fault: FaultView, index: CandidateIndex, setting: Setting) -> Iterator[_Match]:
     """The best match of each rule, from the top."""
-    for rule, side in setting.rules.sides(fault):
+    for rule, side in setting.rules.get_sides(fault):
         candidates = _list_candidates(rule, side, fault, index)
         matches = [match for match in candidates if _fits(match, fault, setting)]
         if matches:
@@ -263,7 +263,7 @@ def _get_nearness(match: _Match, fault: FaultView) -> tuple[bool, timedelta, tup
 def _find_explained(fault: FaultView, index: CandidateIndex, setting: Setting) -> dict[int, _Match]:
     """Every incident whose root this fault explains, by the first rule that says so."""
     explained: dict[int, _Match] = {}
-    for rule, side in setting.rules.sides(fault):
+    for rule, side in setting.rules.get_sides(fault):
         if side is Side.CAUSE and not rule.is_of_peers:
             for match in _list_candidates(rule, side, fault, index):
                 if match.incident.key not in explained and _fits(match, fault, setting):
@@ -482,14 +482,14 @@ def _format_when(fault: FaultView, other: FaultView) -> str:
     seconds = (fault.occurred_at - other.occurred_at).total_seconds()
     if abs(seconds) < 1:
         return "at the same moment as"
-    lasted = wording.duration(timedelta(seconds=abs(seconds)))
+    lasted = wording.format_duration(timedelta(seconds=abs(seconds)))
     return f"{lasted} before" if seconds < 0 else f"{lasted} after"
 
 
 def _list_nearly(fault: FaultView, index: CandidateIndex, setting: Setting) -> tuple[Nearly, ...]:
     """Rules of which one condition alone did not hold, at most three; one for each incident."""
     near: dict[int, Nearly] = {}
-    for rule, side in setting.rules.sides(fault):
+    for rule, side in setting.rules.get_sides(fault):
         for match in _list_candidates(rule, side, fault, index):
             if match.incident.key in near:
                 continue

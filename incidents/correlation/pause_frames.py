@@ -35,7 +35,7 @@ def _follow_trails(port: str, by_switch: dict[str, list[str]], graph: Graph) -> 
     cards, walked, ahead = set(), set(), [port]
     while ahead:
         current = ahead.pop()
-        far = graph.peer(current)
+        far = graph.find_peer(current)
         if current in walked or far is None:
             continue
         walked.add(current)

@@ -47,31 +47,37 @@ def _get_sides(cause: places.Keys, effect: places.Keys) -> Mapping[Side, places.
 
 
 _PLACES: Mapping[Relation, Mapping[Side, places.Keys]] = {
-    Relation.SAME_PART: _get_same_sides(places.part),
-    Relation.SAME_GPU: _get_same_sides(places.gpu),
-    Relation.UNNAMED_GPU: _get_sides(places.node_of_gpu, places.node_of_unnamed_gpu),
-    Relation.SAME_MACHINE: _get_same_sides(places.machine),
-    Relation.NVSWITCH_FABRIC: _get_same_sides(places.fabric),
-    Relation.CABLE: _get_same_sides(places.cable),
-    Relation.MODULE: _get_same_sides(places.module),
-    Relation.SHARED_MACHINE: _get_same_sides(places.link_ends),
-    Relation.PORT_OF_SWITCH: _get_sides(places.whole_switch, places.switches_of_link),
-    Relation.NEIGHBOUR_OF_SWITCH: _get_sides(places.whole_switch, places.neighbouring_switches),
-    Relation.LEAF_OF_RAIL: _get_sides(places.of_role(LEAF), places.leafs),
-    Relation.SPINE_OF_LEAFS: _get_sides(places.of_role(SPINE), places.spines),
-    Relation.STORAGE_PATH: _get_sides(places.storage_cause, places.storage_effect),
-    Relation.RACK: _get_same_sides(places.rack),
-    Relation.POWER_FEED: _get_sides(places.feed_cause, places.feeds),
+    Relation.SAME_PART: _get_same_sides(places.get_part),
+    Relation.SAME_GPU: _get_same_sides(places.get_gpu),
+    Relation.UNNAMED_GPU: _get_sides(places.get_node_of_gpu, places.get_node_of_unnamed_gpu),
+    Relation.SAME_MACHINE: _get_same_sides(places.get_machine),
+    Relation.NVSWITCH_FABRIC: _get_same_sides(places.get_fabric),
+    Relation.CABLE: _get_same_sides(places.get_cable),
+    Relation.MODULE: _get_same_sides(places.get_modules),
+    Relation.SHARED_MACHINE: _get_same_sides(places.get_link_ends),
+    Relation.PORT_OF_SWITCH: _get_sides(places.get_whole_switch, places.get_switches_of_link),
+    Relation.NEIGHBOUR_OF_SWITCH: _get_sides(
+        places.get_whole_switch, places.get_neighbouring_switches
+    ),
+    Relation.LEAF_OF_RAIL: _get_sides(places.build_role_keys(LEAF), places.get_leafs),
+    Relation.SPINE_OF_LEAFS: _get_sides(places.build_role_keys(SPINE), places.get_spines),
+    Relation.STORAGE_PATH: _get_sides(places.get_storage_cause, places.get_storage_effect),
+    Relation.RACK: _get_same_sides(places.get_racks),
+    Relation.POWER_FEED: _get_sides(places.get_feed_cause, places.get_feeds),
     Relation.COOLING: _get_same_sides(
-        places.rack
+        places.get_racks
     ),  # the inventory knows of no cooling but the rack's
-    Relation.POD: _get_sides(places.pod_cause, places.pods),
-    Relation.ALL_OF_SITE: _get_sides(places.site, places.on_site),
-    Relation.MANAGEMENT_SWITCH: _get_sides(places.of_role(MANAGEMENT), places.management_switches),
-    Relation.MANAGEMENT_NETWORK: _get_sides(places.management_cause, places.management_effect),
-    Relation.PAUSE_PATH: _get_sides(places.pause_cause, places.pause_effect),
-    Relation.SAME_JOB: _get_same_sides(places.jobs),
-    Relation.SAME_MAINTENANCE: _get_same_sides(places.windows),
+    Relation.POD: _get_sides(places.get_pod_cause, places.get_pods),
+    Relation.ALL_OF_SITE: _get_sides(places.get_site, places.get_site_of_node),
+    Relation.MANAGEMENT_SWITCH: _get_sides(
+        places.build_role_keys(MANAGEMENT), places.get_management_switches
+    ),
+    Relation.MANAGEMENT_NETWORK: _get_sides(
+        places.get_management_cause, places.get_management_effect
+    ),
+    Relation.PAUSE_PATH: _get_sides(places.get_pause_cause, places.get_pause_effect),
+    Relation.SAME_JOB: _get_same_sides(places.get_jobs),
+    Relation.SAME_MAINTENANCE: _get_same_sides(places.get_windows),
 }
 
 
@@ -80,18 +86,18 @@ _PLACES: Mapping[Relation, Mapping[Side, places.Keys]] = {
 
 
 def _get_same_machine(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    return places.some(fault.owner)
+    return places.keep_known(fault.owner)
 
 
 def _get_places_at_modules(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    modules = places.module(fault, around)
-    return _get_owners(modules).union(*map(around.graph.machines_behind, modules))
+    modules = places.get_modules(fault, around)
+    return _get_owners(modules).union(*map(around.graph.get_machines_behind, modules))
 
 
 def _get_near_ends(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Both ends, and what is cabled to either."""
-    ends = places.link_ends(fault, around)
-    return ends.union(*(around.graph.neighbours(end) for end in ends))
+    ends = places.get_link_ends(fault, around)
+    return ends.union(*(around.graph.get_neighbours(end) for end in ends))
 
 
 def _make_machine_keys(place: places.Keys) -> places.Keys:
@@ -112,7 +118,7 @@ def _make_keys_beside(place: places.Keys) -> places.Keys:
 
     def found(fault: FaultView, around: Surroundings) -> frozenset[str]:
         switches = place(fault, around)
-        return switches.union(*(around.graph.neighbours(switch) for switch in switches))
+        return switches.union(*(around.graph.get_neighbours(switch) for switch in switches))
 
     return found
 
@@ -122,7 +128,7 @@ def _make_keys_below(place: places.Keys) -> places.Keys:
 
     def found(fault: FaultView, around: Surroundings) -> frozenset[str]:
         paths = place(fault, around)
-        return _get_owners(paths).union(*map(around.graph.machines_behind, paths))
+        return _get_owners(paths).union(*map(around.graph.get_machines_behind, paths))
 
     return found
 
@@ -132,72 +138,74 @@ def _add_far_ends(found: places.Keys) -> places.Keys:
 
     def with_far_ends(fault: FaultView, around: Surroundings) -> frozenset[str]:
         near = found(fault, around)
-        return near.union(*(around.graph.switches_of(machine) for machine in near))
+        return near.union(*(around.graph.get_switches(machine) for machine in near))
 
     return with_far_ends
 
 
 def _get_below_leaf(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Also where faults of the jobs on its nodes are told."""
-    near = _make_keys_beside(places.of_role(LEAF))(fault, around)
+    near = _make_keys_beside(places.build_role_keys(LEAF))(fault, around)
     return near | _get_owners(job for machine in near for job in around.jobs.get(machine, NOTHING))
 
 
 def _get_below_storage(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Its clients; the file systems as wholes, where a switch is meant."""
-    causes = places.storage_cause(fault, around)
-    clients = _make_keys_below(places.storage_cause)(fault, around)
-    return clients.union(*map(around.graph.file_systems_over, causes))
+    causes = places.get_storage_cause(fault, around)
+    clients = _make_keys_below(places.get_storage_cause)(fault, around)
+    return clients.union(*map(around.graph.get_file_systems_over, causes))
 
 
 def _get_above_client(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Its storage switches, its file systems, and their servers."""
-    near = places.storage_effect(fault, around)
-    return near.union(*map(around.graph.servers_of, near))
+    near = places.get_storage_effect(fault, around)
+    return near.union(*map(around.graph.get_servers, near))
 
 
 def _get_pausing_fabric(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """The fabric of the NIC or port: pause spreads over it, and comes from any host of it."""
-    near = places.link_ends(fault, around)
+    near = places.get_link_ends(fault, around)
     for _ in range(3):  # host, leaf, spine, leaf
-        near = near.union(*(around.graph.switches_of(machine) for machine in near))
+        near = near.union(*(around.graph.get_switches(machine) for machine in near))
     hosts = (
-        around.graph.neighbours(machine) for machine in near if around.graph.role(machine) == LEAF
+        around.graph.get_neighbours(machine)
+        for machine in near
+        if around.graph.get_role(machine) == LEAF
     )
     return near.union(*hosts)
 
 
 def _get_on_feed(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    feeds = places.feed_cause(fault, around)
-    return _make_keys_below(places.feed_cause)(fault, around).union(
-        *(around.graph.racks_on(feed) for feed in feeds)
+    feeds = places.get_feed_cause(fault, around)
+    return _make_keys_below(places.get_feed_cause)(fault, around).union(
+        *(around.graph.get_racks_on(feed) for feed in feeds)
     )
 
 
 def _get_below_pod(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """The pod, its leafs, and everything cabled to them."""
-    pods = places.pod_cause(fault, around)
-    leafs = NOTHING.union(*map(around.graph.children, pods))
-    return pods.union(leafs, *map(around.graph.neighbours, leafs))
+    pods = places.get_pod_cause(fault, around)
+    leafs = NOTHING.union(*map(around.graph.get_children, pods))
+    return pods.union(leafs, *map(around.graph.get_neighbours, leafs))
 
 
 def _get_all_machines(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Everything: asked once, when the cause itself is told."""
     graph = around.graph
-    if not places.site(fault, around) | places.management_cause(fault, around):
+    if not places.get_site(fault, around) | places.get_management_cause(fault, around):
         return NOTHING
     switches = frozenset(resources.switch(place.name) for place in graph.topology.switches)
-    return graph.children(ALL_NODES) | switches
+    return graph.get_children(ALL_NODES) | switches
 
 
 def _get_of_jobs(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    jobs = places.jobs(fault, around)
+    jobs = places.get_jobs(fault, around)
     machines = [around.machines.get(job, NOTHING) for job in jobs]
     return _get_owners(jobs).union(_get_same_machine(fault, around), *machines)
 
 
 def _get_in_windows(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    fault_windows = places.windows(fault, around)
+    fault_windows = places.get_windows(fault, around)
     return frozenset(
         machine
         for machine, windows in around.windows.items()
@@ -211,34 +219,40 @@ _FOUND: Mapping[Relation, Mapping[Side, places.Keys]] = {
     Relation.UNNAMED_GPU: _get_same_sides(_get_same_machine),
     Relation.SAME_MACHINE: _get_same_sides(_get_same_machine),
     Relation.NVSWITCH_FABRIC: _get_same_sides(_get_same_machine),
-    Relation.CABLE: _get_same_sides(places.link_ends),
+    Relation.CABLE: _get_same_sides(places.get_link_ends),
     Relation.MODULE: _get_same_sides(_get_places_at_modules),
     Relation.SHARED_MACHINE: _get_same_sides(_get_near_ends),
     Relation.PORT_OF_SWITCH: _get_sides(
-        _make_keys_beside(places.whole_switch), _make_machine_keys(places.switches_of_link)
+        _make_keys_beside(places.get_whole_switch), _make_machine_keys(places.get_switches_of_link)
     ),
     Relation.NEIGHBOUR_OF_SWITCH: _get_sides(
-        _make_keys_beside(places.whole_switch), _make_machine_keys(places.neighbouring_switches)
+        _make_keys_beside(places.get_whole_switch),
+        _make_machine_keys(places.get_neighbouring_switches),
     ),
-    Relation.LEAF_OF_RAIL: _get_sides(_get_below_leaf, _make_machine_keys(places.leafs)),
+    Relation.LEAF_OF_RAIL: _get_sides(_get_below_leaf, _make_machine_keys(places.get_leafs)),
     Relation.SPINE_OF_LEAFS: _get_sides(
-        _make_keys_beside(places.of_role(SPINE)), _make_machine_keys(places.spines)
+        _make_keys_beside(places.build_role_keys(SPINE)), _make_machine_keys(places.get_spines)
     ),
     Relation.STORAGE_PATH: _get_sides(_get_below_storage, _get_above_client),
     Relation.RACK: _get_sides(
-        _add_far_ends(_make_keys_below(places.rack)), _make_keys_below(places.rack)
+        _add_far_ends(_make_keys_below(places.get_racks)), _make_keys_below(places.get_racks)
     ),
-    Relation.POWER_FEED: _get_sides(_add_far_ends(_get_on_feed), _make_machine_keys(places.feeds)),
+    Relation.POWER_FEED: _get_sides(
+        _add_far_ends(_get_on_feed), _make_machine_keys(places.get_feeds)
+    ),
     Relation.COOLING: _get_sides(
-        _add_far_ends(_make_keys_below(places.rack)), _make_keys_below(places.rack)
+        _add_far_ends(_make_keys_below(places.get_racks)), _make_keys_below(places.get_racks)
     ),
-    Relation.POD: _get_sides(_get_below_pod, _make_machine_keys(places.pods)),
-    Relation.ALL_OF_SITE: _get_sides(_get_all_machines, _make_machine_keys(places.on_site)),
+    Relation.POD: _get_sides(_get_below_pod, _make_machine_keys(places.get_pods)),
+    Relation.ALL_OF_SITE: _get_sides(
+        _get_all_machines, _make_machine_keys(places.get_site_of_node)
+    ),
     Relation.MANAGEMENT_SWITCH: _get_sides(
-        _make_keys_below(places.of_role(MANAGEMENT)), _make_machine_keys(places.management_switches)
+        _make_keys_below(places.build_role_keys(MANAGEMENT)),
+        _make_machine_keys(places.get_management_switches),
     ),
     Relation.MANAGEMENT_NETWORK: _get_sides(
-        _get_all_machines, _make_machine_keys(places.management_effect)
+        _get_all_machines, _make_machine_keys(places.get_management_effect)
     ),
     Relation.PAUSE_PATH: _get_same_sides(_get_pausing_fabric),
     Relation.SAME_JOB: _get_same_sides(_get_of_jobs),

@@ -90,7 +90,7 @@ class _Reader:
         for where, row in _list_with_places(path.name, text, tables, "rule"):
             self.rule_rows.append(_Row(where, row, folder))
 
-    def whole(self) -> RuleSet:
+    def build_rule_set(self) -> RuleSet:
         for row in self._choose_rows(self.class_rows, "class"):
             self._apply(row, _CLASS_KEYS, ("name",), self._add_class)
         rules: list[Rule] = []
@@ -266,7 +266,7 @@ def read(folders: Sequence[Path], catalog: Catalog) -> RuleSet:
             reader.problems.append(f"{folder}: no folder with *.toml files")
         for path in paths:
             reader.read(path, number)
-    return reader.whole()
+    return reader.build_rule_set()
 
 
 @lru_cache(maxsize=4)

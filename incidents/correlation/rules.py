@@ -166,7 +166,7 @@ class Rule:
     def is_symmetric(self) -> bool:
         return self.is_of_peers and self.cause == self.effect
 
-    def side(self, side: Side) -> tuple[FaultClass, ...]:
+    def get_side(self, side: Side) -> tuple[FaultClass, ...]:
         return self.cause if side is Side.CAUSE else self.effect
 
 
@@ -203,7 +203,7 @@ class RuleSet:
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 
-    def sides(self, fault: FaultView) -> Sequence[tuple[Rule, Side]]:
+    def get_sides(self, fault: FaultView) -> Sequence[tuple[Rule, Side]]:
         """The rules that this fault can take part in, from the top, each with its side, effects
         before causes. Kept: many faults are alike in all that classes ask."""
         traits = _get_traits(fault)
@@ -217,17 +217,17 @@ class RuleSet:
         self._by_traits[traits] = found
         return found
 
-    def sides_of(self, fault_type: str) -> Iterator[tuple[Rule, Side]]:
+    def iterate_sides_of_type(self, fault_type: str) -> Iterator[tuple[Rule, Side]]:
         """The same by the type alone: where the fault is, and what else it is, may still speak
         against a rule."""
         for rule, side, _ in self._get_parts(fault_type).values():
             yield rule, side
 
     def is_on(self, rule: Rule, side: Side, fault: FaultView) -> bool:
-        classes = self.classes_of(rule, side, fault.fault_type)
+        classes = self.get_classes(rule, side, fault.fault_type)
         return any(fault_class.holds_place(fault) for fault_class in classes)
 
-    def classes_of(self, rule: Rule, side: Side, fault_type: str) -> tuple[FaultClass, ...]:
+    def get_classes(self, rule: Rule, side: Side, fault_type: str) -> tuple[FaultClass, ...]:
         """What this side of the rule asks of faults of this type besides it; nothing: none of them
         is on that side."""
         part = self._get_parts(fault_type).get((rule.name, side))
@@ -241,7 +241,7 @@ class RuleSet:
         parts: dict[tuple[str, Side], _Part] = {}
         for rule in self.rules:
             for side in (Side.EFFECT, Side.CAUSE):
-                classes = tuple(row for row in rule.side(side) if row.holds_type(fault_type))
+                classes = tuple(row for row in rule.get_side(side) if row.holds_type(fault_type))
                 if classes:
                     parts[rule.name, side] = (rule, side, classes)
         self._by_type[fault_type] = parts

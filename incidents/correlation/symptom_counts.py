@@ -54,7 +54,7 @@ class SymptomCount:
 
     @property
     def is_conclusive(self) -> bool:
-        return len(self.counted) >= self.rule.needed(self.of) and self.is_quiet_beside
+        return len(self.counted) >= self.rule.compute_needed(self.of) and self.is_quiet_beside
 
     @property
     def holds(self) -> bool:
@@ -67,10 +67,10 @@ class SymptomCount:
 
 
 _IS_AT: Mapping[Place, Callable[[str, Surroundings], bool]] = {
-    Place.LEAF: lambda place, around: around.graph.role(place) == LEAF,
-    Place.SPINE: lambda place, around: around.graph.role(place) == SPINE,
-    Place.STORAGE_SWITCH: lambda place, around: around.graph.role(place) == STORAGE,
-    Place.MODULE: lambda place, around: len(around.graph.ports_of(place)) > 1,
+    Place.LEAF: lambda place, around: around.graph.get_role(place) == LEAF,
+    Place.SPINE: lambda place, around: around.graph.get_role(place) == SPINE,
+    Place.STORAGE_SWITCH: lambda place, around: around.graph.get_role(place) == STORAGE,
+    Place.MODULE: lambda place, around: len(around.graph.get_ports(place)) > 1,
     Place.FILE_SYSTEM: lambda place, around: place.startswith("storage/"),
     Place.RACK: lambda place, around: place.startswith("rack/"),
     Place.FEED: lambda place, around: place.startswith("feed/"),
@@ -83,11 +83,11 @@ _IS_AT: Mapping[Place, Callable[[str, Surroundings], bool]] = {
 # Of places that hold one another.
 _WIDTHS = {"rack": 1, "feed": 2, "site": 3}
 _OF_MACHINE: Mapping[Place, Callable[[str, Surroundings], frozenset[str]]] = {
-    Place.LEAF: lambda machine, around: around.graph.switches_of(machine, LEAF),
-    Place.STORAGE_SWITCH: lambda machine, around: around.graph.storage_switches_of(machine),
-    Place.FILE_SYSTEM: lambda machine, around: around.graph.file_systems_of(machine),
-    Place.RACK: lambda machine, around: frozenset(filter(None, [around.graph.rack_of(machine)])),
-    Place.FEED: lambda machine, around: around.graph.feeds_of(machine),
+    Place.LEAF: lambda machine, around: around.graph.get_switches(machine, LEAF),
+    Place.STORAGE_SWITCH: lambda machine, around: around.graph.get_storage_switches(machine),
+    Place.FILE_SYSTEM: lambda machine, around: around.graph.get_file_systems(machine),
+    Place.RACK: lambda machine, around: frozenset(filter(None, [around.graph.find_rack(machine)])),
+    Place.FEED: lambda machine, around: around.graph.get_feeds(machine),
     Place.JOB: lambda machine, around: around.jobs.get(machine, NOTHING),
 }
 
@@ -116,7 +116,7 @@ def get_machines_behind(place: str, around: Surroundings) -> frozenset[str]:
     if "/job/" in place:
         return around.machines.get(place, NOTHING)
     return (
-        around.graph.machines_behind(place)
+        around.graph.get_machines_behind(place)
         if "/gpu/" not in place
         else frozenset({resources.owner(place)})
     )
@@ -208,9 +208,9 @@ def _get_unit(
     if rule.counts is Counts.JOBS:
         return symptom.jobs or None
     if rule.counts is Counts.CHILDREN:
-        return around.graph.child_of(place, symptom.fault.resource)
+        return around.graph.find_child(place, symptom.fault.resource)
     behind = get_machines_behind(place, around)
-    far_end = around.graph.peer(symptom.fault.resource) or ""
+    far_end = around.graph.find_peer(symptom.fault.resource) or ""
     ends = (symptom.fault.owner, resources.owner(far_end))
     return next((machine for machine in ends if machine in behind), None)
 
@@ -220,7 +220,7 @@ def count_expected(rule: AggregationRule, place: str, around: Surroundings) -> i
     if rule.counts is Counts.JOBS:
         return 0
     return len(
-        around.graph.children(place)
+        around.graph.get_children(place)
         if rule.counts is Counts.CHILDREN
         else get_machines_behind(place, around)
     )
@@ -233,7 +233,7 @@ def _is_quiet(
     around: Surroundings,
 ) -> bool:
     """Whether at least half of the places beside it show less than half of what this one does."""
-    beside = around.graph.siblings(here.place) if here.rule.quiet else NOTHING
+    beside = around.graph.get_siblings(here.place) if here.rule.quiet else NOTHING
     quiet = 0
     for sibling in beside:
         total = count_expected(here.rule, sibling, around)

@@ -84,10 +84,10 @@ def _is_between_nodes(fault: FaultAt, graph: Graph) -> bool:
 
 
 def _find_leaf(fault: FaultAt, graph: Graph) -> str | None:
-    ends = (fault.resource, graph.peer(fault.resource) or "")
+    ends = (fault.resource, graph.find_peer(fault.resource) or "")
     if fault.resource.startswith("node/") and fault.component is not Component.NIC:
         return None
-    return next((leaf for leaf in map(resources.owner, ends) if graph.role(leaf) == LEAF), None)
+    return next((leaf for leaf in map(resources.owner, ends) if graph.get_role(leaf) == LEAF), None)
 
 
 def _list_machines(fault: FaultAt, graph: Graph) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _list_machines(fault: FaultAt, graph: Graph) -> Iterator[str]:
     machine = resources.owner(fault.resource)
     if resources.host_of(fault.resource) is not None:
         yield machine
-    elif graph.role(machine) == LEAF:
+    elif graph.get_role(machine) == LEAF:
         for other in _get_machines_behind(fault.resource, machine, graph):
             if other.startswith("node/"):
                 yield other
@@ -108,6 +108,6 @@ def _list_machines(fault: FaultAt, graph: Graph) -> Iterator[str]:
 
 def _get_machines_behind(resource: str, leaf: str, graph: Graph) -> frozenset[str]:
     if resource == leaf or "/module/" in resource:
-        return graph.machines_behind(resource)
-    peer = graph.peer(resource)
+        return graph.get_machines_behind(resource)
+    peer = graph.find_peer(resource)
     return frozenset({resources.owner(peer)}) if peer is not None else frozenset()

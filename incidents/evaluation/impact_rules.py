@@ -245,7 +245,7 @@ class ImpactTally:
     is_estimate: bool
     is_over: bool
 
-    def words(self) -> str:
+    def format_words(self) -> str:
         """`3 jobs of 2 people, 64 nodes; 12.5 GPU-hours lost so far, at least`."""
         if not self.jobs:
             return (
@@ -259,9 +259,9 @@ class ImpactTally:
         what = f"{jobs} of {people}, {nodes}"
         if not self.harmed:
             return f"{what}; none of them is known to be lost"
-        return f"{what}, {self.harmed} lost or hanging; {self.hours_in_words()}"
+        return f"{what}, {self.harmed} lost or hanging; {self.format_hours()}"
 
-    def hours_in_words(self) -> str:
+    def format_hours(self) -> str:
         if self.hours is None:
             return "GPU-hours lost not known"
         least = "at least " if self.is_estimate else ""

@@ -12,7 +12,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from detectors import resources
-from incidents.text.wording import duration, moment
+from incidents.text.wording import format_duration, format_moment
 
 # Our choice: a month is longer than most vendor repairs of the model site took, and short enough
 # that whoever made the window still knows why. Alertmanager's silences need an end but may last for
@@ -186,7 +186,7 @@ class Draft:
     fault_type: str = ""
     may_cover_all: bool = False
 
-    def window(self, key: int = 0, author: str = "") -> Window:
+    def build_window(self, key: int = 0, author: str = "") -> Window:
         return Window(
             key,
             self.kind,
@@ -215,7 +215,7 @@ class Problem:
     text: str
 
 
-def problems(draft: Draft, known: KnownNames, now: datetime) -> list[Problem]:
+def list_problems(draft: Draft, known: KnownNames, now: datetime) -> list[Problem]:
     """What stands against the draft, each with what to do; empty: it can be made."""
     found = [*_check_words(draft), *_check_times(draft, now)]
     found += (
@@ -255,22 +255,26 @@ def _check_times(draft: Draft, now: datetime) -> Iterator[Problem]:
             DraftField.ENDS_AT, "Give an end or a review: nothing is kept from people for ever."
         )
     if end is not None and end <= draft.starts_at:
-        text = f"The end, {moment(end)}, is not after the start, {moment(draft.starts_at)}."
+        text = (
+            f"The end, {format_moment(end)}, is not after the start,"
+            f" {format_moment(draft.starts_at)}."
+        )
         yield Problem(DraftField.ENDS_AT, text)
     elif end is not None and end <= now:
         yield Problem(
             DraftField.ENDS_AT,
-            f"The end, {moment(end)}, has passed already; it is {moment(now)} now.",
+            f"The end, {format_moment(end)}, has passed already; it is {format_moment(now)} now.",
         )
     if review is not None and review <= start:
         yield Problem(
             DraftField.REVIEW_AT,
-            f"The review, {moment(review)}, is not after the start, {moment(start)}.",
+            f"The review, {format_moment(review)}, is not after the start, {format_moment(start)}.",
         )
     if review is not None and review > start + LONGEST_WITHOUT_REVIEW:
-        latest = moment(start + LONGEST_WITHOUT_REVIEW)
+        latest = format_moment(start + LONGEST_WITHOUT_REVIEW)
         text = (
-            f"A review is due after {duration(LONGEST_WITHOUT_REVIEW)} at the latest: by {latest}."
+            f"A review is due after {format_duration(LONGEST_WITHOUT_REVIEW)} at the latest:"
+            f" by {latest}."
         )
         yield Problem(DraftField.REVIEW_AT, text)
     if review is not None and end is not None and review >= end:

@@ -53,7 +53,7 @@ class Dated:
         return self.order_at < self.at
 
 
-def lag(event: FaultEvent) -> timedelta:
+def compute_lag(event: FaultEvent) -> timedelta:
     """How long before our sight of it the device dates the event; negative when its clock is
     ahead."""
     return event.observed_at - event.occurred_at
@@ -62,19 +62,19 @@ def lag(event: FaultEvent) -> timedelta:
 def is_impossible(event: FaultEvent) -> bool:
     """A date that only a wrong clock gives: ahead of ours, or from before there was anything to
     log."""
-    return lag(event) < -TOLERANCE or event.occurred_at < _EARLIEST
+    return compute_lag(event) < -TOLERANCE or event.occurred_at < _EARLIEST
 
 
 def is_usual(event: FaultEvent, usual: timedelta | None) -> bool:
     """As far behind as the machine's dates were when it last spoke, to the tolerance: then its
     clock is behind."""
-    return usual is not None and usual > TOLERANCE and abs(lag(event) - usual) <= TOLERANCE
+    return usual is not None and usual > TOLERANCE and abs(compute_lag(event) - usual) <= TOLERANCE
 
 
 def get_date(event: FaultEvent, *, is_live: bool = False) -> Dated:
     """`is_live`: it is known to be of the moment at which we saw it, whatever its date
     (incidents.triage.clock_check)."""
-    behind = lag(event)
+    behind = compute_lag(event)
     if abs(behind) <= TOLERANCE:
         return Dated(event.occurred_at, event.occurred_at, Whose.DEVICE, behind)
     is_wrong = is_live or is_impossible(event)

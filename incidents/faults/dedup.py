@@ -20,7 +20,7 @@ from detectors.faults import (
 )
 from incidents.faults import flapping
 from incidents.faults.flapping import USUAL, FlapLimits
-from incidents.text.wording import clock, moment
+from incidents.text.wording import format_clock, format_moment
 
 # Ids of events are kept this long (our choice): an older event may have been counted already.
 KEPT = timedelta(days=7)
@@ -95,7 +95,8 @@ def _check_age(event: FaultEvent, now: datetime) -> Verdict | None:
         return None
     return Verdict(
         VerdictKind.STALE,
-        f"first seen {moment(event.observed_at)}: ids are kept {KEPT.days} days, so it may have"
+        f"first seen {format_moment(event.observed_at)}: ids are kept {KEPT.days} days, so it may"
+        " have"
         " been counted before",
     )
 
@@ -106,7 +107,8 @@ def _check_boot(event: FaultEvent, known: Known) -> Verdict | None:
         return None
     return Verdict(
         VerdictKind.STALE,
-        f"happened {moment(event.occurred_at)}, before the node's last boot at {moment(booted)}",
+        f"happened {format_moment(event.occurred_at)}, before the node's last boot at"
+        f" {format_moment(booted)}",
     )
 
 
@@ -114,7 +116,7 @@ def _check_repair(event: FaultEvent, known: Known) -> Verdict | None:
     if known.repaired_at is None or event.occurred_at >= known.repaired_at:
         return None
     return Verdict(
-        VerdictKind.STALE, f"happened {moment(event.occurred_at)}, before {known.repair}"
+        VerdictKind.STALE, f"happened {format_moment(event.occurred_at)}, before {known.repair}"
     )
 
 
@@ -124,8 +126,8 @@ def _evaluate_clear(event: FaultEvent, standing: Standing | None, limits: FlapLi
     if event.occurred_at < standing.last_seen_at:
         return Verdict(
             VerdictKind.STALE,
-            f"ended {moment(event.occurred_at)}, but the fault was seen again at"
-            f" {moment(standing.last_seen_at)}",
+            f"ended {format_moment(event.occurred_at)}, but the fault was seen again at"
+            f" {format_moment(standing.last_seen_at)}",
         )
     if standing.is_flapping:
         if standing.has_ended:
@@ -138,7 +140,8 @@ def _evaluate_clear(event: FaultEvent, standing: Standing | None, limits: FlapLi
             f"{_format_flapping(standing, event, limits)}: it stands until it has been steady",
         )
     return Verdict(
-        VerdictKind.CLEARED, f"ended at {clock(event.occurred_at)}, reported by {event.source}"
+        VerdictKind.CLEARED,
+        f"ended at {format_clock(event.occurred_at)}, reported by {event.source}",
     )
 
 
@@ -149,7 +152,8 @@ def _check_end(event: FaultEvent, known: Known) -> Verdict | None:
         return None
     return Verdict(
         VerdictKind.STALE,
-        f"happened {moment(event.occurred_at)}, and its end at {moment(known.ended_at)} came first",
+        f"happened {format_moment(event.occurred_at)}, and its end at"
+        f" {format_moment(known.ended_at)} came first",
     )
 
 
@@ -172,15 +176,16 @@ def _evaluate_raise(event: FaultEvent, standing: Standing | None, limits: FlapLi
     if standing.clears is ClearRule.BY_EVENT and event.occurred_at < ended:
         return Verdict(
             VerdictKind.STALE,
-            f"happened {moment(event.occurred_at)}, before its reported end {moment(ended)}",
+            f"happened {format_moment(event.occurred_at)}, before its reported end"
+            f" {format_moment(ended)}",
         )
     changes = flapping.add_change(standing.changes_at, event.occurred_at)
     if flapping.begins(changes, event.occurred_at, limits):
         return Verdict(
             VerdictKind.FLAPPING,
-            f"{_format_flapping(standing, event, limits)}, last ended {moment(ended)}",
+            f"{_format_flapping(standing, event, limits)}, last ended {format_moment(ended)}",
         )
-    return Verdict(VerdictKind.NEW, f"it had ended {moment(ended)} and is back")
+    return Verdict(VerdictKind.NEW, f"it had ended {format_moment(ended)} and is back")
 
 
 def _is_worse(event: FaultEvent, standing: Standing) -> bool:

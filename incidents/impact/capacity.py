@@ -44,7 +44,7 @@ def get_sizes(partitions: Mapping[str, Iterable[str]]) -> dict[str, int]:
     return dict(Counter(name for names in partitions.values() for name in names))
 
 
-def out_of_service() -> set[str]:
+def get_out_of_service() -> set[str]:
     """Nodes that an open incident took out, and those that take no jobs by Slurm's last look,
     whoever took them out."""
     ours = Incident.objects.out_of_service().filter(owner__startswith="node/")
@@ -56,7 +56,7 @@ def out_of_service() -> set[str]:
 
 
 def list_of_partitions() -> list[Capacity]:
-    known, out = get_partitions_by_node(), out_of_service()
+    known, out = get_partitions_by_node(), get_out_of_service()
     totals = get_sizes(known)
     lost = Counter[str]()
     for node, names in known.items():
@@ -79,12 +79,12 @@ def list_of_rails() -> list[Capacity]:
     links: dict[int, list[str]] = defaultdict(list)
     for place in graph.topology.switches:
         if place.role == LEAF and place.rail is not None:
-            links[place.rail] += graph.children(resources.switch(place.name))
+            links[place.rail] += graph.get_children(resources.switch(place.name))
     found = []
     for rail, nics in sorted(links.items()):
         usable = 0
         for nic in nics:
-            peer = graph.peer(nic) or ""
+            peer = graph.find_peer(nic) or ""
             usable += bad.isdisjoint((nic, peer, resources.owner(peer)))
         found.append(Capacity(str(rail), len(nics), usable))
     return found

@@ -286,7 +286,7 @@ def _write(found: _Found, shares: _Shares, now: datetime) -> bool:
     values = {name: getattr(incident, name) for name in _INCIDENT_COLUMNS}
     Incident.objects.filter(pk=incident.pk).update(**values)
     if unnamed and counted is not None:
-        text = f"{_format_owners(unnamed)}. In all: {counted.words()}."
+        text = f"{_format_owners(unnamed)}. In all: {counted.format_words()}."
         record(incident.pk, kind=KIND, text=text, now=now)
     if incident.severity != was:
         text = f"Severity is now {incident.severity}, before {was}: {because}."
@@ -388,7 +388,7 @@ class _Shares:
         self._sizes: dict[str, int] | None = None
         self._partitions: dict[str, list[str]] = {}
 
-    def largest(self, out: set[str]) -> float:
+    def compute_largest_share(self, out: set[str]) -> float:
         """Of the partitions of these nodes, the largest share that they are; one node alone is no
         share."""
         if len(out) < 2:
@@ -413,7 +413,7 @@ def _raise_severity(found: _Found, rows: Sequence[IncidentJob], shares: _Shares)
     harmed = [row for row in rows if row.is_harmed]
     people = {row.job.user for row in harmed}
     largest_nodes = max((row.job.node_count for row in harmed), default=0)
-    out_share = shares.largest(_find_nodes_out(found))
+    out_share = shares.compute_largest_share(_find_nodes_out(found))
     harm = Harm(
         jobs=len(harmed), people=len(people), largest_nodes=largest_nodes, out_share=out_share
     )

@@ -32,7 +32,7 @@ def get_impact_page(incident: Incident) -> ImpactPage:
         return ImpactPage("", job_source.get_notice(), [], 0, 0, [], [])
     rows = list(incident.jobs.select_related("job"))
     tally = impact.get_tally(incident, rows)
-    words = tally.words() if tally is not None else ""
+    words = tally.format_words() if tally is not None else ""
     untold = sum(row.is_harmed and row.owner_told_at is None for row in rows)
     largest = sorted(rows, key=_get_sort_key)[:JOBS_SHOWN]
     page = ImpactPage(

@@ -58,10 +58,10 @@ class Names:
         """The canonical path of what was reported as `path`, one of those that were loaded."""
         return self.resolved.get(path, path)
 
-    def node_of(self, owner: str) -> Node | None:
+    def find_node(self, owner: str) -> Node | None:
         return self.nodes.get(owner.partition("/")[2]) if owner.startswith("node/") else None
 
-    def switch_of(self, owner: str) -> Switch | None:
+    def find_switch(self, owner: str) -> Switch | None:
         return self.switches.get(owner.partition("/")[2]) if owner.startswith("switch/") else None
 
 

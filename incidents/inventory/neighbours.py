@@ -28,14 +28,14 @@ def get_carried_with(resource: str) -> Carried:
     graph = graphs.get_current()
     near = resource
     if not resource.startswith("switch/"):
-        near = graph.peer(resource) or ""
+        near = graph.find_peer(resource) or ""
     module = _get_module(near)
     module_path = ""
     ports = [near]
     if module is not None:
         module_path = module.resource
         ports = [port.resource for port in module.ports.select_related("switch")]
-    far_ends = (graph.peer(port) for port in ports if port)
+    far_ends = (graph.find_peer(port) for port in ports if port)
     ends = {end for end in far_ends if end} or {resource}
     nodes = {end.split("/")[1] for end in {*ends, resource} if end.startswith("node/")}
     return Carried(module_path, tuple(sorted(ends)), tuple(sorted(nodes)))

@@ -100,7 +100,7 @@ _METRICS: Mapping[str, tuple[Part, str]] = {
 """Metric of an observation: which part it is of, and which field of a sighting it is."""
 
 
-def learn(
+def store_parts(
     observations: Iterable[Observation], now: datetime, *, may_move: bool = True
 ) -> list[PartEntry]:
     """What polls saw of serials, UUIDs and firmware. One query while nothing has changed, two with

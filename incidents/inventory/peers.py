@@ -23,7 +23,7 @@ _FEWEST = 3
 _KEYS = {"gpu.driver_version": "driver_version"}
 
 
-def learn(observations: Iterable[Observation]) -> int:
+def store_values(observations: Iterable[Observation]) -> int:
     """Keeps each machine's values; returns how many changed. One query while none has."""
     seen: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for observation in observations:

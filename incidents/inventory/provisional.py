@@ -32,4 +32,4 @@ def _is_unknown(names: aliases.Names, owner: str) -> bool:
     name = owner.partition("/")[2]
     if name == resources.UNKNOWN_HOST or len(name) > _LONGEST_NAME:
         return False
-    return names.node_of(owner) is None and names.switch_of(owner) is None
+    return names.find_node(owner) is None and names.find_switch(owner) is None

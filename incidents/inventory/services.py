@@ -24,14 +24,14 @@ __all__ = [
     "InventoryError",
     "apply",
     "get_target",
-    "learn",
     "list_pollable",
     "list_targets",
     "load",
+    "store_observations",
 ]
 
 
-def learn(
+def store_observations(
     observations: Sequence[Observation], now: datetime, *, may_move_parts: bool = True
 ) -> list[PartEntry]:
     """Takes in what polls saw of parts and versions; returns parts that came, moved or were
@@ -40,8 +40,8 @@ def learn(
     Two queries for a whole round of many machines while nothing has changed. Any observations may
     be given. `may_move_parts`: not for what a node says of itself, which is no word on another's.
     """
-    peers.learn(observations)
-    return part_history.learn(observations, now, may_move=may_move_parts)
+    peers.store_values(observations)
+    return part_history.store_parts(observations, now, may_move=may_move_parts)
 
 
 def load(*paths: Path) -> Topology:

@@ -93,7 +93,7 @@ class _Declared:
         for_all = self.rows.get((kind.value, ""), _NOTHING)
         return self.rows.get((kind.value, role)) or for_all
 
-    def expected(
+    def build_expected(
         self, kind: TargetKind, name: str, address: str, *, role: str, **parts: object
     ) -> Expected:
         row = self.get_expectation(kind, role)
@@ -147,9 +147,9 @@ def _list_nodes(names: Sequence[str] | None) -> list[Target]:
         node_nics = nics_by_node[node.pk]
         address = node.address or node.name
         gpus_of_node = tuple(gpus_by_node[node.pk])
-        expected_nics = tuple(cabling.expected_nic(node.name, nic) for nic in node_nics)
+        expected_nics = tuple(cabling.build_expected_nic(node.name, nic) for nic in node_nics)
         addresses = _get_addresses(node, node_nics)
-        expected = declared.expected(
+        expected = declared.build_expected(
             TargetKind.NODE,
             node.name,
             address,
@@ -184,16 +184,16 @@ class _Cabling:
         switches = {name: (role, rail) for name, role, rail in _SWITCHES.rows()}
         return cls(graphs.get_current().topology, switches)
 
-    def expected_nic(self, node: str, nic: Nic) -> ExpectedNic:
+    def build_expected_nic(self, node: str, nic: Nic) -> ExpectedNic:
         """Role, rail and speed are the cable's where the row leaves them out."""
         own = resources.nic(node, nic.device)
-        peer = self.cables.peer(own) or ""
+        peer = self.cables.find_peer(own) or ""
         switch_role, switch_rail = "", None
         if peer.startswith("switch/"):
             switch_role, switch_rail = self.switches.get(peer.split("/")[1], ("", None))
         role = nic.role or str(_ROLE_BY_SWITCH.get(switch_role, ""))
         rail = switch_rail if nic.rail is None else nic.rail
-        speed = nic.speed_gbps or self.cables.speed(own)
+        speed = nic.speed_gbps or self.cables.find_speed(own)
         declared = ExpectedNic(
             device=nic.device,
             netdev=nic.netdev,
@@ -203,8 +203,8 @@ class _Cabling:
         )
         return replace(declared, role=role, rail=rail, speed_gbps=speed, peer=peer)
 
-    def expected_port(self, port: Port) -> ExpectedPort:
-        peer = self.cables.peer(port.resource) or ""
+    def build_expected_port(self, port: Port) -> ExpectedPort:
+        peer = self.cables.find_peer(port.resource) or ""
         module = port.module.resource if port.module is not None else ""
         return ExpectedPort(
             name=port.name,
@@ -233,8 +233,8 @@ def _list_switches(names: Sequence[str] | None) -> list[Target]:
         address = switch.address or switch.name
         addresses = (switch.address,) if switch.address else ()
         ports_of_switch = ports_by_switch[switch.pk]
-        expected_ports = tuple(cabling.expected_port(port) for port in ports_of_switch)
-        expected = declared.expected(
+        expected_ports = tuple(cabling.build_expected_port(port) for port in ports_of_switch)
+        expected = declared.build_expected(
             TargetKind.SWITCH,
             switch.name,
             address,
@@ -260,7 +260,7 @@ def _list_sites(names: Sequence[str] | None) -> list[Target]:
     targets_of_roles = []
     for role in sorted(role for _, role in declared.rows if role):
         if names is None or role in names:
-            expected = declared.expected(TargetKind.SITE, role, role, role=role)
+            expected = declared.build_expected(TargetKind.SITE, role, role, role=role)
             target_of_role = Target(
                 name=role, address=role, kind=TargetKind.SITE, expected=expected
             )

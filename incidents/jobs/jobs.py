@@ -22,7 +22,15 @@ from incidents.db.prepared import Given, Prepared
 from incidents.faults import dedup
 from incidents.models import Job, JobNode
 
-__all__ = ["RUNNING", "UNKNOWN_END", "JobRecord", "forget", "get_path", "get_running_on", "learn"]
+__all__ = [
+    "RUNNING",
+    "UNKNOWN_END",
+    "JobRecord",
+    "forget",
+    "get_path",
+    "get_running_on",
+    "store_jobs",
+]
 
 # No word of Slurm: it was listed as running, then not at all, and no account tells its end.
 UNKNOWN_END = "UNKNOWN"
@@ -78,7 +86,7 @@ def get_path(cluster: str, job_id: str) -> str:
     return resources.job(cluster, job_id)
 
 
-def learn(records: Iterable[JobRecord], now: datetime, *, whole_of: str = "") -> int:
+def store_jobs(records: Iterable[JobRecord], now: datetime, *, whole_of: str = "") -> int:
     """Remembers these starts of jobs; how many were new or changed. Safe to call again, and in any
     order.
 

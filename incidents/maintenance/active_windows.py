@@ -9,7 +9,7 @@ from detectors import resources
 from incidents.db.prepared import Given, Prepared
 from incidents.evaluation.windows import Window, WindowKind
 from incidents.models import Silence
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 
 _IN_FORCE = Prepared(
     lambda: Silence.objects.filter(ended_at=None, starts_at__lte=Given("now")).exclude(
@@ -54,4 +54,8 @@ def get_maintained(now: datetime) -> dict[str, str]:
 
 def format_end(window: Window) -> str:
     """For a sentence: when the window ends."""
-    return f"until {moment(window.ends_at)}" if window.ends_at is not None else "until it is ended"
+    return (
+        f"until {format_moment(window.ends_at)}"
+        if window.ends_at is not None
+        else "until it is ended"
+    )

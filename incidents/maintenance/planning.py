@@ -27,12 +27,12 @@ from incidents.evaluation.windows import (
     WindowPlace,
     get_review_time,
     judge,
-    problems,
+    list_problems,
 )
 from incidents.inventory import graphs
 from incidents.maintenance import active_windows, silences
 from incidents.models import Decision, Fault, IncidentFault, Node, Silence, Switch
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from incidents.topology.topology import expand_typed
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import OPEN
@@ -93,7 +93,7 @@ def get_known_names(fault_type: str = "") -> KnownNames:
     )
 
 
-def machines(text: str, there: KnownNames) -> tuple[str, ...]:
+def parse_machines(text: str, there: KnownNames) -> tuple[str, ...]:
     """`gn[001-004],leaf-03` as paths. An unknown name is taken for a node's, and then refused as
     unknown. Raises ValueError with a sentence."""
     names = expand_typed(text)
@@ -109,7 +109,7 @@ def _get_path(name: str, there: KnownNames) -> str:
 
 def list_refusals(draft: Draft, now: datetime) -> list[Problem]:
     """What stands against it, as things are now."""
-    return problems(draft, get_known_names(draft.fault_type), now)
+    return list_problems(draft, get_known_names(draft.fault_type), now)
 
 
 def plan(draft: Draft, *, author: str, now: datetime) -> PlannedWindow | NotPlanned:
@@ -160,7 +160,9 @@ def change(
     )
     matter = {DraftField.ENDS_AT, DraftField.REVIEW_AT, DraftField.REASON}
     found = [
-        problem for problem in problems(draft, get_known_names(), now) if problem.field in matter
+        problem
+        for problem in list_problems(draft, get_known_names(), now)
+        if problem.field in matter
     ]
     if found:
         return NotPlanned(tuple(found))
@@ -203,8 +205,8 @@ def end(silence_id: int, *, actor: str, now: datetime) -> PlannedWindow | Refuse
 
 def preview(draft: Draft, now: datetime) -> Preview:
     """What it would keep from people, with the windows in force, as if it had begun."""
-    window = replace(draft.window(), starts_at=now, ends_at=None)
-    peer = graphs.get_current().peer
+    window = replace(draft.build_window(), starts_at=now, ends_at=None)
+    peer = graphs.get_current().find_peer
     others = active_windows.list_in_force(now)
     places: dict[tuple[int, str], list[WindowPlace]] = defaultdict(list)
     links = IncidentFault.objects.filter(
@@ -241,7 +243,7 @@ def _refuse_ended(silence_id: int, row: Silence | None) -> Refused:
     if row is None:
         return Refused(f"There is no window {silence_id}.")
     row.refresh_from_db()
-    when = moment(row.ended_at) if row.ended_at is not None else "just now"
+    when = format_moment(row.ended_at) if row.ended_at is not None else "just now"
     return Refused(f"Window {silence_id} was ended already: {when}, by {row.ended_by}.")
 
 
@@ -269,9 +271,11 @@ def _get_review_time(draft: Draft, now: datetime) -> datetime | None:
 
 
 def _format_times(row: Silence) -> str:
-    parts = [f"from {moment(row.starts_at)}"]
-    parts += [f"until {moment(row.ends_at)}"] if row.ends_at is not None else []
-    parts += [f"with a review on {moment(row.review_at)}"] if row.review_at is not None else []
+    parts = [f"from {format_moment(row.starts_at)}"]
+    parts += [f"until {format_moment(row.ends_at)}"] if row.ends_at is not None else []
+    parts += (
+        [f"with a review on {format_moment(row.review_at)}"] if row.review_at is not None else []
+    )
     return ", ".join(parts)
 
 

@@ -11,7 +11,7 @@ from incidents.db.prepared import Given, Prepared
 from incidents.evaluation.windows import ANSWERED_WITHIN, REVIEW_DUE
 from incidents.maintenance import active_windows
 from incidents.models import Fault, Silence
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 
 _PATH = "kintsugi/window-"
 _ASKED = Prepared(
@@ -43,8 +43,8 @@ def list_due(now: datetime) -> list[FaultEvent]:
 
 def _format_question(row: Silence) -> str:
     window = active_windows.make_window(row)
-    ends = moment((row.review_at or row.starts_at) + ANSWERED_WITHIN)
-    since = moment(row.starts_at)
+    ends = format_moment((row.review_at or row.starts_at) + ANSWERED_WITHIN)
+    since = format_moment(row.starts_at)
     question = f"{row.author}, is window {row.pk} still right?"
     window_text = f"It is a {window.what} since {since} ({row.reason})."
     choice = f"Give it another review or end it in the console; without an answer it ends {ends}."

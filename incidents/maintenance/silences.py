@@ -34,7 +34,7 @@ from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase, IncidentCase, TimelineNote
 from incidents.state.neighbourhood import load_incidents
 from incidents.state.persistence import persist
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from incidents.vocabulary.changes import KINTSUGI, Change
 from incidents.vocabulary.lifecycle import OPEN
 
@@ -119,7 +119,7 @@ def _find_touched_incidents(begun: Sequence[Window]) -> set[int]:
     """Incidents that people know of, with a standing fault that one of these covers."""
     if not begun:
         return set()
-    peer = graphs.get_current().peer
+    peer = graphs.get_current().find_peer
     links = IncidentFault.objects.filter(
         fault__is_active=True, incident__state__in=_OPEN, incident__silence__isnull=True
     ).select_related("fault")
@@ -141,7 +141,7 @@ def _judge(
     batch: TriageBatch,
     begun: Collection[int] = (),
 ) -> None:
-    peer = graphs.get_current().peer if windows else lambda resource: None
+    peer = graphs.get_current().find_peer if windows else lambda resource: None
     keys = {window.key for window in windows}
     for case in cases:
         faults = _list_standing(case)
@@ -194,10 +194,10 @@ def _announce(case: IncidentCase, cause: FaultCase, batch: TriageBatch) -> None:
         why = f"{batch.format_fault(cause.row)} is not part of it"
     else:
         ended = window.ended_at or window.ends_at or batch.now
-        why = f"that ended {moment(ended)}"
+        why = f"that ended {format_moment(ended)}"
         if row.ended_by not in ("", KINTSUGI):
             why = f"{why} by {row.ended_by}"
-    since = moment(case.row.onset_at)
+    since = format_moment(case.row.onset_at)
     keeper = f"{window.what} ({window.author}: {window.reason})"
     text = (
         f"Announced now: it stands since {since} and was kept from people by {keeper}, and {why}."

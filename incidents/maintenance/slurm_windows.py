@@ -110,7 +110,7 @@ def follow_states(now: datetime) -> None:
     follow(windows, now, of=STATES)
 
 
-def worked_on(now: datetime) -> frozenset[str]:
+def get_owners_under_maintenance(now: datetime) -> frozenset[str]:
     """Owners that are under maintenance, or were until a moment ago: what they still have to start
     may be of its work.
 

@@ -21,8 +21,8 @@ class Either:
     def serves(self, channel: str) -> bool:
         return any(member.serves(channel) for member in self._members)
 
-    def pace(self, channel: str) -> timedelta:
-        return self._get_member(channel).pace(channel)
+    def get_pace(self, channel: str) -> timedelta:
+        return self._get_member(channel).get_pace(channel)
 
     def post(self, message: Message) -> Posted:
         return self._get_member(message.channel).post(message)

@@ -38,7 +38,7 @@ class ConsoleNotifier:
     def serves(self, channel: str) -> bool:
         return channel == CONSOLE
 
-    def pace(self, channel: str) -> timedelta:
+    def get_pace(self, channel: str) -> timedelta:
         return timedelta(0)
 
     def post(self, message: Message) -> Posted:

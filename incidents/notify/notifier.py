@@ -197,7 +197,7 @@ class Notifier(Protocol):
 
     def serves(self, channel: str) -> bool: ...
 
-    def pace(self, channel: str) -> timedelta:
+    def get_pace(self, channel: str) -> timedelta:
         """The least time between two messages to the channel."""
         ...
 

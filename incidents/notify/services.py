@@ -72,7 +72,7 @@ class SendOutcome:
     next_at: datetime | None = None
 
 
-def due(now: datetime) -> list[int]:
+def list_due(now: datetime) -> list[int]:
     """What to send now: of each channel the first, new cards before all; `send` names the next.
 
     Never all that wait: this is asked at every turn, and each of them would be rung again at each.
@@ -90,7 +90,7 @@ def send(
     notifier: Notifier,
     *,
     now: datetime,
-    run_words: story.RunWords = story.no_run,
+    run_words: story.RunWords = story.say_nothing_of_runs,
 ) -> SendOutcome:
     """Sends one notification, at most once whatever dies on the way. `run_words`: what cards say of
     runs.
@@ -116,7 +116,7 @@ def send(
         return SendOutcome(Result.NOT_DUE, "another worker has it")
     row.refresh_from_db()
     message = partial(
-        story.message, row, now=now, thread_ts=_get_thread_ts(row), run_words=run_words
+        story.build_message, row, now=now, thread_ts=_get_thread_ts(row), run_words=run_words
     )
     result, reason = _record(row, _deliver(row, message, notifier, must_look=must_look), now)
     next_id, next_at = _get_next(row.channel, now)
@@ -182,7 +182,7 @@ def _get_first(channel: str, now: datetime) -> int | None:
 
 def _take_slot(channel: str, notifier: Notifier, now: datetime) -> datetime | None:
     """None: the slot is ours. Otherwise when the channel opens."""
-    pace = notifier.pace(channel) if notifier.serves(channel) else timedelta(0)
+    pace = notifier.get_pace(channel) if notifier.serves(channel) else timedelta(0)
     rows = NotificationChannel.objects.filter(name=channel)
     if rows.filter(open_at__lte=now).update(open_at=now + pace) == 1:
         return None

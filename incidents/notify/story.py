@@ -21,7 +21,7 @@ from incidents.impact import impact
 from incidents.models import Gpu, Incident, Notice, Notification, Switch, TimelineEntry
 from incidents.notify.notifier import Card, Message, MessageKey, NoticeCard, Reply
 from incidents.state.outbox import CARD_SEQUENCE, LOUD, NOT_TOLD
-from incidents.text.wording import clock
+from incidents.text.wording import format_clock
 from incidents.vocabulary.lifecycle import State
 
 RunWords = Callable[[Incident, datetime], str]
@@ -86,7 +86,7 @@ def _get_page_url(path: str) -> str:
     return f"{base}{path}"
 
 
-def thing(resource: str) -> str:
+def format_resource(resource: str) -> str:
     """A resource path as a person says it: `gn042 GPU 4 (0000:9b:00.0)`, `leaf-03 port
     Ethernet64`."""
     parts = resource.split("/", 3)
@@ -104,7 +104,7 @@ def thing(resource: str) -> str:
     return f"{machine} {words.get(kind, kind)} {name}"
 
 
-def place(incident: Incident) -> str:
+def format_place(incident: Incident) -> str:
     """Rack, pod and role as far as the inventory knows them, such as `rack r07, pod-a`."""
     node = incident.node
     if node is not None:
@@ -125,22 +125,24 @@ def _format_rail(switch: Switch) -> str:
     return "" if switch.rail is None else f"rail {switch.rail}"
 
 
-def no_run(incident: Incident, now: datetime) -> str:
+def say_nothing_of_runs(incident: Incident, now: datetime) -> str:
     """Where nothing is known of runs."""
     return ""
 
 
-def card(incident: Incident, *, now: datetime, run_words: RunWords = no_run) -> Card:
+def build_card(
+    incident: Incident, *, now: datetime, run_words: RunWords = say_nothing_of_runs
+) -> Card:
     """The incident as its card tells it now. A fixed number of queries."""
     state = State(incident.state)
     entries = incident.timeline.exclude(kind__in=NOT_TOLD).order_by("-id")
     latest = entries.values_list("text", flat=True).first() or ""
-    does = doing(incident, run_words(incident, now), now)
+    does = format_doing(incident, run_words(incident, now), now)
     active = Count("pk", filter=Q(fault__is_active=True))
     faults = incident.members.aggregate(joined=Count("pk"), active=active)
     asks = incident.is_open and bool(incident.needs_human)
     impact_tally = impact.get_tally(incident)
-    impact_text = impact_tally.words() if impact_tally is not None else ""
+    impact_text = impact_tally.format_words() if impact_tally is not None else ""
     asked = incident.needs_human if asks else ASKED[state]
     latest_text = "" if latest in does else latest
     fault_count = faults["joined"] or 1
@@ -180,8 +182,8 @@ def _describe_incident(incident: Incident) -> dict[str, Any]:
     severity = Severity(incident.severity)
     component = incident.component.replace("_", " ")
     channels = tuple(incident.channels)
-    resource = thing(incident.root_resource)
-    where = place(incident)
+    resource = format_resource(incident.root_resource)
+    where = format_place(incident)
     return {
         "incident": incident.pk,
         "title": incident.title,
@@ -203,7 +205,7 @@ def _get_times(incident: Incident) -> dict[str, Any]:
     }
 
 
-def doing(incident: Incident, run: str, now: datetime) -> str:
+def format_doing(incident: Incident, run: str, now: datetime) -> str:
     """What Kintsugi does about it now, for messages and pages alike. `run`: what `RunWords` says of
     it."""
     if not incident.is_open:
@@ -221,7 +223,7 @@ def _format_hold(incident: Incident, run: str, now: datetime) -> str:
         or incident.held_reason.rstrip(".") in run
     ):
         return ""
-    return f"No repair before {clock(incident.held_until)}: {incident.held_reason}"
+    return f"No repair before {format_clock(incident.held_until)}: {incident.held_reason}"
 
 
 def _format_without_run(incident: Incident) -> str:
@@ -237,7 +239,7 @@ def _format_last_of_repair(incident: Incident) -> str:
     return entries.values_list("text", flat=True).first() or ""
 
 
-def reply(entry: TimelineEntry) -> Reply:
+def build_reply(entry: TimelineEntry) -> Reply:
     return Reply(
         incident=entry.incident_id,
         kind=entry.kind,
@@ -248,7 +250,7 @@ def reply(entry: TimelineEntry) -> Reply:
     )
 
 
-def notice_card(notice: Notice) -> NoticeCard:
+def build_notice_card(notice: Notice) -> NoticeCard:
     return NoticeCard(
         number=notice.pk,
         title=notice.title,
@@ -260,20 +262,24 @@ def notice_card(notice: Notice) -> NoticeCard:
     )
 
 
-def message(
-    row: Notification, *, now: datetime, thread_ts: str = "", run_words: RunWords = no_run
+def build_message(
+    row: Notification,
+    *,
+    now: datetime,
+    thread_ts: str = "",
+    run_words: RunWords = say_nothing_of_runs,
 ) -> Message:
     """The row as it reads at this moment."""
     written = row.recorded_at.isoformat()
     if row.notice is not None:
         key = MessageKey(0, row.notice.pk, written)
-        return Message(channel=row.channel, key=key, content=notice_card(row.notice))
+        return Message(channel=row.channel, key=key, content=build_notice_card(row.notice))
     number = row.incident_id or 0
     key = MessageKey(number, row.sequence, written)
     if row.sequence == CARD_SEQUENCE:
         incident = Incident.objects.select_related("node").get(pk=number)
         return Message(
-            channel=row.channel, key=key, content=card(incident, now=now, run_words=run_words)
+            channel=row.channel, key=key, content=build_card(incident, now=now, run_words=run_words)
         )
     entry = TimelineEntry.objects.get(pk=row.sequence)
-    return Message(channel=row.channel, key=key, content=reply(entry), thread_ts=thread_ts)
+    return Message(channel=row.channel, key=key, content=build_reply(entry), thread_ts=thread_ts)

@@ -13,7 +13,7 @@ from detectors.provenance import BELIEVED, Transport
 from incidents.db import upsert
 from incidents.models import Fault, Incident
 from incidents.people import edit
-from incidents.polling.last_polls import last_polls
+from incidents.polling.last_polls import get_last_polls
 from incidents.state import transitions
 from incidents.vocabulary.changes import Acted, Refused
 from incidents.vocabulary.lifecycle import Trigger
@@ -45,9 +45,9 @@ def _split_off_measured(incident_id: int, *, actor: str, now: datetime) -> str:
     incident = Incident.objects.open().filter(pk=incident_id).first()
     if incident is None or incident.root_fault_id is None:
         return ""
-    members = [link.fault for link in edit.members_of(incident_id) if link.fault.is_active]
+    members = [link.fault for link in edit.filter_members(incident_id) if link.fault.is_active]
     others = [fault for fault in members if fault.pk != incident.root_fault_id]
-    polled_at = last_polls([fault.pk for fault in others])
+    polled_at = get_last_polls([fault.pk for fault in others])
     measured = [fault for fault in others if fault.forger in BELIEVED or fault.pk in polled_at]
     if not measured:
         return ""

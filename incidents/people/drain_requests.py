@@ -14,7 +14,7 @@ from detectors.faults import EventKind, FaultEvent, event_id
 from detectors.provenance import Provenance
 from incidents.models import Fault, Node
 from incidents.reserve import decommissions
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 
 FAULT_TYPE = "site.unfit"
 LONGEST_REASON = 500
@@ -117,6 +117,7 @@ def _check_stands(node: Node, check: str) -> None:
     if withdrawn_at is None:
         raise DrainRequestRefused(f"{check} has not asked for {node.name}.{others}")
     raise DrainRequestRefused(
-        f"{check} has not asked for {node.name} since {moment(withdrawn_at)}, when its request"
+        f"{check} has not asked for {node.name} since {format_moment(withdrawn_at)}, when its"
+        " request"
         f" ended: nothing is left to withdraw.{others}"
     )

@@ -26,7 +26,7 @@ from incidents.state.cases import FaultCase, blocks
 from incidents.state.neighbourhood import load_incidents
 from incidents.state.settle import settle
 from incidents.state.transitions import move
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import State, Trigger
 
@@ -57,7 +57,7 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
             return refused
         desk = _Desk(actor, note.strip(), now)
         source, target = found[incident_id], found[into_id]
-        moving = list(members_of(source.pk))
+        moving = list(filter_members(source.pk))
         names = desk.named(link.fault for link in moving)
         closing_note = f"Merged by {actor}: its {_format_count(moving)} moved there. {desk.note}"
         ended = move(
@@ -106,7 +106,7 @@ def split(
         if (refused := _refuse_unless_open(incident_id, found)) is not None:
             return refused
         incident = found[incident_id]
-        known = {link.fault_id: link for link in members_of(incident_id)}
+        known = {link.fault_id: link for link in filter_members(incident_id)}
         refused = _refuse_move(incident, known, fault_ids, root_id)
         if refused is not None:
             return refused
@@ -145,7 +145,7 @@ def reroot(
         if (refused := _refuse_unless_open(incident_id, found)) is not None:
             return refused
         incident = found[incident_id]
-        known = {link.fault_id: link for link in members_of(incident_id)}
+        known = {link.fault_id: link for link in filter_members(incident_id)}
         old = incident.root_fault
         if instead_of is not None and old is not None and old.pk != instead_of:
             return Refused(
@@ -181,7 +181,7 @@ def reroot(
     return Rearranged(incident_id, f"The root of incident #{incident_id} is now {link.fault}.")
 
 
-def members_of(incident_id: int) -> Any:
+def filter_members(incident_id: int) -> Any:
     """The memberships that count for an incident: its own, and those of the incidents that repeat
     it."""
     repeats = Q(duplicate_of=incident_id, state=State.DUPLICATE.value)
@@ -271,7 +271,7 @@ class _Desk:
     def by(self, what: str) -> str:
         """`moved here from incident #3 by yuki at ...: the note`, as long as its column."""
         note = f": {self.note}" if self.note else ""
-        return f"{what} by {self.actor} at {moment(self.now)}{note}"[:255]
+        return f"{what} by {self.actor} at {format_moment(self.now)}{note}"[:255]
 
     def named(self, faults: Iterable[Fault | None]) -> str:
         rows = [row for row in faults if row is not None]
@@ -335,7 +335,7 @@ class _Desk:
         anew."""
         if root is None:
             return
-        faults = [link.fault for link in members_of(incident.pk)]
+        faults = [link.fault for link in filter_members(incident.pk)]
         values = {
             **self._get_shape(root, faults),
             **more,
@@ -382,7 +382,7 @@ class _Desk:
         settle(load_incidents(batch, [incident.pk]), batch=batch, now=self.now)
 
     def _make_case(self, row: Fault) -> FaultCase:
-        return self._batch.case(row)
+        return self._batch.build_case(row)
 
     def _get_shape(self, root: Fault, faults: Sequence[Fault]) -> dict[str, Any]:
         blocking = [row for row in faults if blocks(self._make_case(row), root.pk)] or [root]

@@ -17,7 +17,7 @@ from detectors.provenance import BELIEVED
 from incidents.inventory import aliases
 from incidents.maintenance import site_changes
 from incidents.models import Decision, Evidence, Fault, Incident, IncidentFault
-from incidents.people.edit import members_of
+from incidents.people.edit import filter_members
 from incidents.text import wording
 from incidents.text.account import (
     KINTSUGI,
@@ -49,7 +49,7 @@ _INCIDENT_FIELDS = (
 )
 
 
-def account(incident_id: int) -> Account | None:
+def build_account(incident_id: int) -> Account | None:
     """None: there is no such incident."""
     incident = (
         Incident.objects.filter(pk=incident_id)
@@ -58,7 +58,7 @@ def account(incident_id: int) -> Account | None:
     )
     if incident is None:
         return None
-    members: list[IncidentFault] = list(members_of(incident.pk))
+    members: list[IncidentFault] = list(filter_members(incident.pk))
     reader = _Reader(incident, members)
     fields = {name: getattr(incident, name) for name in _INCIDENT_FIELDS}
     root = reader.root()
@@ -226,7 +226,7 @@ class _Reader:
         return known.title if known else fault_type
 
     def _format_resource(self, path: str) -> str:
-        return wording.resource(path, self._gpus)
+        return wording.format_resource_path(path, self._gpus)
 
     def _list_places(self, paths: Iterable[str]) -> tuple[str, ...]:
         distinct = list(dict.fromkeys(paths))
@@ -258,7 +258,7 @@ def _get_common_reason(reason: str) -> str:
 def _load_sources(incident: Incident) -> dict[int, set[str]]:
     """Who told of each fault, as its excerpts say."""
     sources: dict[int, set[str]] = defaultdict(set)
-    faults = members_of(incident.pk).order_by().values("fault")
+    faults = filter_members(incident.pk).order_by().values("fault")
     evidence = Evidence.objects.filter(fault__in=faults).order_by()
     for fault, source in evidence.values_list("fault_id", "source").distinct():
         sources[fault].add(source)
@@ -267,7 +267,7 @@ def _load_sources(incident: Incident) -> dict[int, set[str]]:
 
 def _group_decisions(incident: Incident) -> list[DecisionGroup]:
     """Decisions about the incident and its faults, those of one kind, rule and sense as one."""
-    faults = members_of(incident.pk).order_by().values("fault")
+    faults = filter_members(incident.pk).order_by().values("fault")
     told_here = Decision.objects.exclude(kind__in=_TOLD_ELSEWHERE).order_by()
     # A union: an OR over two columns reads every decision that there has been.
     about_incident = told_here.filter(incident=incident)

@@ -22,11 +22,11 @@ from incidents.inventory.provisional import add_provisional
 from incidents.maintenance import silences
 from incidents.models import Fault, Incident, TimelineEntry, UserReport
 from incidents.state import outbox, placement
-from incidents.state.batch import TriageBatch, new_fault, window
+from incidents.state.batch import TriageBatch, build_fault, get_join_window
 from incidents.state.cases import FaultCase, IncidentCase
 from incidents.state.neighbourhood import load_faults, load_near_incidents, load_neighbourhood
 from incidents.state.persistence import persist
-from incidents.triage.normalisation import EventRefused, component
+from incidents.triage.normalisation import EventRefused, choose_component
 from incidents.vocabulary.lifecycle import State
 
 _LONGEST_TEXT = 10_000
@@ -112,9 +112,9 @@ def _get_or_create_fault(
             placement.correlate_again(batch, standing[0])
         standing[0].excerpts.append(("report", occurred_at, text[:_LONGEST_TEXT]))
         return standing[0]
-    row = new_fault(kind, fingerprint=mark, resource=resource, qualifier="")
+    row = build_fault(kind, fingerprint=mark, resource=resource, qualifier="")
     graph = batch.index.surroundings.graph
-    row.component = str(component(kind.id, resource, kind.component, names, graph))
+    row.component = str(choose_component(kind.id, resource, kind.component, names, graph))
     row.severity = str(kind.severity)
     row.action = str(kind.action)
     row.raised_at = row.last_seen_at = occurred_at
@@ -169,7 +169,7 @@ def _find_on_machine(
     late: what still stands is what they mean, such as a GPU that a reboot did not bring back."""
     for incident in batch.incidents.values():
         is_standing = any(fault.row.is_active for fault in incident.members)
-        is_near = abs(incident.row.onset_at - case.row.raised_at) <= window()
+        is_near = abs(incident.row.onset_at - case.row.raised_at) <= get_join_window()
         if incident.row.owner == case.row.owner and (is_standing or is_near):
             yield incident, incident.row.onset_at
 
@@ -181,7 +181,7 @@ def _find_wider(batch: TriageBatch, case: FaultCase) -> Iterator[tuple[IncidentC
         if incident.row.owner == case.row.owner or not _reaches(incident, case):
             continue
         for fault in incident.members:
-            is_near = abs(fault.row.raised_at - case.row.raised_at) <= window()
+            is_near = abs(fault.row.raised_at - case.row.raised_at) <= get_join_window()
             if fault.row.owner == case.row.owner and (fault.row.is_active or is_near):
                 yield incident, fault.row.raised_at
 

@@ -25,7 +25,7 @@ from incidents.inventory import graphs
 from incidents.jobs import jobs
 from incidents.models import Fault, Incident, IncidentFault
 from incidents.state import site_rules
-from incidents.state.batch import window
+from incidents.state.batch import get_join_window
 from incidents.state.cases import FaultCase
 from incidents.topology.graph import ALL_NODES
 from incidents.vocabulary.lifecycle import State
@@ -51,7 +51,7 @@ class Above:
     resource: str
 
 
-def wider(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
+def list_wider_incidents(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
     """Those of which this node is a part, that are not restored, and that may have brought about
     such a fault there.
 
@@ -60,10 +60,10 @@ def wider(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
     """
     machine, graph = resources.node(node), graphs.get_current()
     jobs_by_machine, machines_by_job = jobs.get_running_on({machine}, at=now, around=_AROUND)
-    facility = {ALL_NODES, *graph.feeds_of(machine), graph.rack_of(machine) or ALL_NODES}
-    others = {MANAGEMENT, *graph.switches_of(machine)}
-    others |= graph.management_switches_of(machine)
-    others |= graph.file_systems_of(machine)
+    facility = {ALL_NODES, *graph.get_feeds(machine), graph.find_rack(machine) or ALL_NODES}
+    others = {MANAGEMENT, *graph.get_switches(machine)}
+    others |= graph.get_management_switches(machine)
+    others |= graph.get_file_systems(machine)
     # A job that fails on many nodes is a warning, since it harms nobody else: it is suspected all
     # the same.
     is_grave_above = Q(root_resource__in=facility | others, severity__in=_GRAVE)
@@ -108,7 +108,7 @@ def _is_restored(members: Iterable[Fault], now: datetime) -> bool:
         return False
     if any(fault.clears in _TELLS_ITS_END for fault in members):
         return True
-    return all(fault.last_seen_at <= now - window() for fault in standing)
+    return all(fault.last_seen_at <= now - get_join_window() for fault in standing)
 
 
 def _may_bring(
@@ -120,9 +120,9 @@ def _may_bring(
     """
     if effect.fault_type in SILENCES:
         return True
-    rules = site_rules.joining()
+    rules = site_rules.load_joining_rules()
     causes = [_make_view(fault) for fault in members if fault.is_active]
-    for rule, side in rules.sides(effect):
+    for rule, side in rules.get_sides(effect):
         if side is not Side.EFFECT or rule.is_of_peers:
             continue
         if rule.states and State(incident.state) not in rule.states:

@@ -13,7 +13,7 @@ from incidents.models import Evidence
 _POLL = "poll"
 
 
-def last_polls(faults: Collection[int]) -> dict[int, datetime]:
+def get_last_polls(faults: Collection[int]) -> dict[int, datetime]:
     """By the fault's number; one that no poll has seen is left out. The newest excerpts are kept,
     so none is missed but behind a storm of lines for the same fault."""
     if not faults:

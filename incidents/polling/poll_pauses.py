@@ -59,11 +59,11 @@ def get_paused_nodes(now: datetime) -> Mapping[str, frozenset[str]]:
     return {detector: frozenset(nodes) for detector, nodes in found.items()}
 
 
-def of_node(node: str, now: datetime) -> frozenset[str]:
+def get_paused_detectors(node: str, now: datetime) -> frozenset[str]:
     """The detectors that leave this node alone now."""
-    return frozenset(detector for row in rows(node, now) for detector in row.detectors)
+    return frozenset(detector for row in filter_current(node, now) for detector in row.detectors)
 
 
-def rows(node: str, now: datetime) -> QuerySet[PollPause]:
+def filter_current(node: str, now: datetime) -> QuerySet[PollPause]:
     """What of this node is left alone now, since when, why and until when, for people."""
     return PollPause.objects.filter(node=node, until__gt=now).order_by("since", "pk")

@@ -190,7 +190,7 @@ def _join_names(names: Sequence[str]) -> str:
     return f"\n{lines}\n"
 
 
-def marks() -> tuple[object, ...]:
+def get_inventory_marks() -> tuple[object, ...]:
     """Other than last time when a machine has come or gone: then the schedule is brought up to the
     inventory."""
     known = Q(is_provisional=False)
@@ -454,7 +454,7 @@ def finish(
             kind=state.kind,
             target=state.target,
             failures=state.failures,
-            memory=packed(state.memory, state.seen_at),
+            memory=pack(state.memory, state.seen_at),
             polled_at=state.seen_at or now,
             next_poll_at=next_at,
         )
@@ -514,7 +514,7 @@ def end(chunk: Chunk, every: timedelta, now: datetime, *, not_asked: Collection[
     held.update(polled_at=chunk.began_at, next_poll_at=next_at, leased_until=None)
 
 
-def answered(kind: str, targets: Sequence[str], now: datetime) -> None:
+def schedule_answering(kind: str, targets: Sequence[str], now: datetime) -> None:
     """These targets answer again: detectors that had given them up look soon."""
     given_up = Poll.objects.filter(next_poll_at__isnull=False, failures__gt=0)
     given_up.filter(kind=kind, target__in=targets).update(failures=0, next_poll_at=now)
@@ -524,7 +524,7 @@ def answered(kind: str, targets: Sequence[str], now: datetime) -> None:
 # ---------------------------------------------------------------------------
 
 
-def last_polled(target: str, kind: str) -> dict[str, datetime]:
+def get_last_polled(target: str, kind: str) -> dict[str, datetime]:
     """When each detector looked at this target last."""
     looks = {
         chunk.detector: chunk.polled_at
@@ -546,7 +546,7 @@ def count_targets(detector: str) -> int:
     return sum(chunks.values_list("size", flat=True))
 
 
-def samples(
+def iterate_samples(
     detectors: Sequence[str], kind: str, targets: Collection[str]
 ) -> Iterator[tuple[str, str, Sample]]:
     """Resource, metric and what was last seen, of all that these detectors remember of these
@@ -560,7 +560,7 @@ def samples(
     polls = Poll.objects.filter(detector__in=detectors, kind=kind, target__in=sorted(targets))
     for row in polls.exclude(memory=b""):
         looked_at = _get_look_time(row, looks.get((row.detector, row.target)))
-        memory = unpacked(bytes(row.memory), looked_at)
+        memory = unpack(bytes(row.memory), looked_at)
         for (resource, metric), sample in memory.samples.items():
             yield resource, metric, sample
 
@@ -676,13 +676,13 @@ def _get_time_on_grid(detector: str, number: int, every: timedelta, after: datet
 # ---------------------------------------------------------------------------
 
 
-def packed(memory: Memory, looked_at: datetime | None) -> bytes:
+def pack(memory: Memory, looked_at: datetime | None) -> bytes:
     """`looked_at`: when the look was that the memory is of; `unpacked` is told it, or a later one
     that saw the same."""
     return zlib.compress(_encode(memory, looked_at), 1)
 
 
-def unpacked(packed_memory: bytes, looked_at: datetime | None) -> Memory:
+def unpack(packed_memory: bytes, looked_at: datetime | None) -> Memory:
     """What cannot be read is forgotten, as at first sight: counters then start from a new
     baseline."""
     return _decode(_decompress(packed_memory), looked_at)
@@ -721,13 +721,13 @@ def get_active_fingerprints(owners: Iterable[str]) -> set[str]:
     )
 
 
-def boots(nodes: Sequence[str]) -> dict[str, tuple[str, datetime | None]]:
+def get_boots(nodes: Sequence[str]) -> dict[str, tuple[str, datetime | None]]:
     """Boot id, and when that boot was by our clock, of each of these nodes."""
     rows = Node.objects.filter(name__in=nodes).values_list("name", "boot_id", "boot_seen_at")
     return {name: (boot_id, seen_at) for name, boot_id, seen_at in rows}
 
 
-def learn_plans(plans: Mapping[str, str], now: datetime) -> None:
+def store_plans(plans: Mapping[str, str], now: datetime) -> None:
     """What Slurm said of these nodes: why they are worked on as planned, empty when they are not.
 
     One that it is done with counts a little longer (`SETTLES`), one that it says nothing of for 15

@@ -65,7 +65,7 @@ class Curve:
     ended: int
 
 
-def mean_time_between(failures: int, exposure: float) -> Estimate:
+def estimate_mean_time_between(failures: int, exposure: float) -> Estimate:
     """Exposure per failure with the exact Poisson (chi-square) interval of a window that ends by
     the calendar.
 
@@ -82,7 +82,7 @@ def mean_time_between(failures: int, exposure: float) -> Estimate:
     return Estimate(exposure / failures, low, high)
 
 
-def kaplan_meier(durations: Floats, is_ended: Flags) -> Curve:
+def compute_kaplan_meier(durations: Floats, is_ended: Flags) -> Curve:
     """The curve of durations of which some had not ended when we stopped looking. Both arrays have
     one shape (n,).
 
@@ -102,14 +102,14 @@ def kaplan_meier(durations: Floats, is_ended: Flags) -> Curve:
     return Curve(times, survival, variance, longest, int(ended.size))
 
 
-def median(curve: Curve) -> Estimate:
+def estimate_median(curve: Curve) -> Estimate:
     """The first time at which half has ended, with Brookmeyer and Crowley's interval on the log-log
     scale.
 
     None stands for "not reached". Where everything has ended the variance has no estimate: the band
     stays as it was. No interval from fewer than `ENOUGH_FOR_MEDIAN` ends, and none of no width.
     """
-    low, high = bands(curve)
+    low, high = compute_bands(curve)
     value_at_half = _find_first_at_half(curve.times, curve.survival)
     low_at_half = _find_first_at_half(curve.times, low)
     high_at_half = _find_first_at_half(curve.times, high)
@@ -117,7 +117,7 @@ def median(curve: Curve) -> Estimate:
     return _add_interval(found, is_known=curve.ended >= ENOUGH_FOR_MEDIAN)
 
 
-def restricted_mean(curve: Curve, horizon: float) -> tuple[Estimate, float]:
+def estimate_restricted_mean(curve: Curve, horizon: float) -> tuple[Estimate, float]:
     """The mean of min(duration, horizon), with its interval, and the horizon that holds.
 
     The horizon is cut back to the longest time seen while something still lasts there: beyond it
@@ -148,7 +148,7 @@ def _add_interval(found: Estimate, *, is_known: bool) -> Estimate:
     return found if is_known and has_width else Estimate(found.value, None, None)
 
 
-def laplace(times: Floats, start: float, end: float) -> Trend:
+def evaluate_trend(times: Floats, start: float, end: float) -> Trend:
     """Whether failures at `times` in (start, end) come ever faster or slower; positive scores:
     faster.
 
@@ -167,14 +167,14 @@ def laplace(times: Floats, start: float, end: float) -> Trend:
     return Trend(direction, score, p_value)
 
 
-def exposure(starts: Floats, since: float, until: float) -> float:
+def compute_exposure(starts: Floats, since: float, until: float) -> float:
     """Unit-hours in the window of units that entered service at `starts`; not a number: before the
     window."""
     began = np.maximum(np.nan_to_num(starts, nan=since), since)
     return float(np.maximum(until - began, 0.0).sum())
 
 
-def exposure_at(times: Floats, starts: Floats, since: float) -> Floats:
+def compute_exposure_at(times: Floats, starts: Floats, since: float) -> Floats:
     """Unit-hours that the units had behind them at each of `times`, counted from `since`: the clock
     of exposure.
 
@@ -186,7 +186,7 @@ def exposure_at(times: Floats, starts: Floats, since: float) -> Floats:
     return in_service * times - sums[in_service]
 
 
-def covered(
+def compute_covered_hours(
     owners: npt.NDArray[np.int64], starts: Floats, ends: Floats, since: float, until: float
 ) -> float:
     """Hours in the window during which owners were out, each hour of an owner counted once however
@@ -216,7 +216,7 @@ def covered(
     return float(lengths.sum())
 
 
-def bands(curve: Curve) -> tuple[Floats, Floats]:
+def compute_bands(curve: Curve) -> tuple[Floats, Floats]:
     """Pointwise log-log limits of the survival. Where the variance is infinite the last finite
     limit is carried."""
     usable = np.isfinite(curve.hazard_variance) & (curve.survival > 0) & (curve.survival < 1)

@@ -23,7 +23,7 @@ class Estimate:
     high: float | None
 
 
-def wilson(successes: float, trials: float) -> Estimate:
+def estimate_wilson(successes: float, trials: float) -> Estimate:
     """A share of independent trials (E. B. Wilson, J. Am. Stat. Assoc. 22 (1927) 209). ValueError
     without trials."""
     if not 0 <= successes <= trials or trials == 0:
@@ -38,7 +38,7 @@ def wilson(successes: float, trials: float) -> Estimate:
     return Estimate(share, low, high)
 
 
-def clopper_pearson(successes: int, trials: int) -> Estimate:
+def estimate_clopper_pearson(successes: int, trials: int) -> Estimate:
     """The exact 95 % interval of a share of independent trials, each limit with 2.5 % beyond it
     (C. J. Clopper and E. S. Pearson, Biometrika 26 (1934) 404). Without trials: anything from 0
     to 1. ValueError where there are more successes than trials."""

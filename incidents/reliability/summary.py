@@ -215,23 +215,25 @@ class StudyPeriod:
     zone: tzinfo
 
 
-def all_figures(incidents: Incidents, fleet: ServiceHistory, window: StudyPeriod) -> list[Figures]:
+def compute_all_figures(
+    incidents: Incidents, fleet: ServiceHistory, window: StudyPeriod
+) -> list[Figures]:
     """The numbers of `all`, then of each class in the order of `Component`. Nothing is computed
     twice."""
     lost = {unit: _compute_time_out(incidents, unit, window) for unit in Unit}
     failed = _filter_by_window(incidents, window)
     failed = failed.where(failed.left_out < 0)
     lost_nodes = lost[Unit.NODE]
-    rows = [figures(ALL, Unit.NODE, failed, fleet, window, lost=lost_nodes)]
+    rows = [compute_figures(ALL, Unit.NODE, failed, fleet, window, lost=lost_nodes)]
     for code, component in enumerate(COMPONENTS):
         unit = UNITS[component]
         of_class = failed.where(failed.component == code)
-        row = figures(str(component), unit, of_class, fleet, window, lost=lost[unit])
+        row = compute_figures(str(component), unit, of_class, fleet, window, lost=lost[unit])
         rows.append(row)
     return rows
 
 
-def left_out(incidents: Incidents, window: StudyPeriod) -> dict[str, int]:
+def count_left_out(incidents: Incidents, window: StudyPeriod) -> dict[str, int]:
     """How many that began in the window are no failures of the cluster, by reason; reasons without
     any are absent."""
     codes = _filter_by_window(incidents, window).left_out
@@ -244,7 +246,7 @@ def _filter_by_window(incidents: Incidents, window: StudyPeriod) -> Incidents:
     return incidents.where(incidents.is_failure & in_window)
 
 
-def figures(
+def compute_figures(
     name: str,
     unit: Unit,
     failed: Incidents,
@@ -257,9 +259,9 @@ def figures(
     whatever the reason."""
     starts = fleet.starts[unit]
     span = (window.since, window.until)
-    hours = estimates.exposure(starts, *span)
+    hours = estimates.compute_exposure(starts, *span)
     up = max(0.0, hours - lost)
-    gpu_hours = estimates.exposure(fleet.gpus, *span) if name == Component.GPU else None
+    gpu_hours = estimates.compute_exposure(fleet.gpus, *span) if name == Component.GPU else None
     began_by_end = np.nan_to_num(starts, nan=window.since) < window.until
     units = int(began_by_end.sum())
     count = int(failed.onset.size)
@@ -296,8 +298,8 @@ def _compute_failure_figures(count: int, hours: float, up: float) -> dict[str, A
 def _compute_trend(failed: Incidents, starts: Floats, window: StudyPeriod) -> Trend:
     """By the exposure that lay behind the fleet at each failure, and at the end of the window."""
     times = np.append(failed.onset, window.until)
-    behind = estimates.exposure_at(times, starts, window.since)
-    return estimates.laplace(behind[:-1], 0.0, float(behind[-1]))
+    behind = estimates.compute_exposure_at(times, starts, window.since)
+    return estimates.evaluate_trend(behind[:-1], 0.0, float(behind[-1]))
 
 
 def _restore_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
@@ -307,11 +309,11 @@ def _restore_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
     is_known = ~(is_restored & failed.is_quiet)
     ends = np.where(is_restored, failed.restored, window.until)
     durations = np.maximum(ends - failed.onset, 0.0)
-    curve = estimates.kaplan_meier(durations[is_known], is_restored[is_known])
+    curve = estimates.compute_kaplan_meier(durations[is_known], is_restored[is_known])
     horizon = HORIZON.total_seconds() / _HOUR_S
     mttr = Estimate(None, None, None)
     if curve.ended > 0:
-        mttr, horizon = estimates.restricted_mean(curve, horizon)
+        mttr, horizon = estimates.estimate_restricted_mean(curve, horizon)
     open_count = int(is_open.sum())
     quiet_count = int((~is_known).sum())
     longest_open = float(durations[is_open].max()) if open_count else None
@@ -320,7 +322,7 @@ def _restore_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
         "restored": curve.ended,
         "quiet": quiet_count,
         "longest_open": longest_open,
-        "restore_median": estimates.median(curve),
+        "restore_median": estimates.estimate_median(curve),
         "mttr": mttr,
         "horizon": horizon,
     }
@@ -340,14 +342,18 @@ def _compute_reaction_figures(failed: Incidents, window: StudyPeriod) -> dict[st
 
 def _compute_mean_time(failures: int, hours: float) -> Estimate:
     """Without hours in service there is nothing to divide by."""
-    return estimates.mean_time_between(failures, hours) if hours > 0 else Estimate(None, None, None)
+    return (
+        estimates.estimate_mean_time_between(failures, hours)
+        if hours > 0
+        else Estimate(None, None, None)
+    )
 
 
 def _compute_time_out(incidents: Incidents, unit: Unit, window: StudyPeriod) -> float:
     is_out = np.isfinite(incidents.out) & (incidents.owner_unit == UNIT_ORDER.index(unit))
     rows = incidents.where(is_out)
     ends = np.where(np.isfinite(rows.restored), rows.restored, window.until)
-    return estimates.covered(rows.owner, rows.out, ends, window.since, window.until)
+    return estimates.compute_covered_hours(rows.owner, rows.out, ends, window.since, window.until)
 
 
 def _summarise_times(values: Floats) -> Times:

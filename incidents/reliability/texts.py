@@ -14,12 +14,12 @@ _TRENDS = {
 }
 
 
-def hours(value: float) -> str:
+def format_hours(value: float) -> str:
     """An exposure or a mean time between failures: `24,000 h`."""
     return f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
 
 
-def span(value: float) -> str:
+def format_span(value: float) -> str:
     """A repair's duration, given in hours, in the unit a person would say: `40 s`, `25 min`, `5.2
     h`, `3.1 d`."""
     if value * 3600 < 90:
@@ -29,50 +29,51 @@ def span(value: float) -> str:
     return f"{value:.1f} h" if value < 48 else f"{value / 24:.1f} d"
 
 
-def between_failures(estimate: Estimate) -> str:
+def format_between_failures(estimate: Estimate) -> str:
     """`24,240 h (12,769 to 53,011)`, `above 72,824 h`, or `-` without hours to divide."""
     if estimate.low is None:
         return "-"
     if estimate.value is None or estimate.high is None:
-        return f"above {hours(estimate.low)}"
+        return f"above {format_hours(estimate.low)}"
     return (
-        f"{hours(estimate.value)} ({_format_bare(estimate.low)} to {_format_bare(estimate.high)})"
+        f"{format_hours(estimate.value)} ({_format_bare(estimate.low)} to"
+        f" {_format_bare(estimate.high)})"
     )
 
 
-def to_restore(estimate: Estimate) -> str:
+def format_to_restore(estimate: Estimate) -> str:
     """`9 min (6 min to 41 min)`, `6.0 d` without an interval where so few say nothing of one, or
     `not reached`."""
     if estimate.value is None:
         if estimate.low is None:
             return "not reached"
-        return f"not reached (at least {span(estimate.low)})"
+        return f"not reached (at least {format_span(estimate.low)})"
     if estimate.low is None and estimate.high is None:
-        return span(estimate.value)
-    low = span(estimate.low) if estimate.low is not None else "0 s"
-    high = span(estimate.high) if estimate.high is not None else "not reached"
-    return f"{span(estimate.value)} ({low} to {high})"
+        return format_span(estimate.value)
+    low = format_span(estimate.low) if estimate.low is not None else "0 s"
+    high = format_span(estimate.high) if estimate.high is not None else "not reached"
+    return f"{format_span(estimate.value)} ({low} to {high})"
 
 
 def repair_time(row: Figures, estimate: Estimate) -> str:
     """The median or the mean of the row's repairs; where none has ended, how long the longest has
     lasted."""
     if row.restored:
-        return to_restore(estimate)
+        return format_to_restore(estimate)
     return (
         "not known"
         if row.longest_open is None
-        else f"none restored yet, longest {span(row.longest_open)}"
+        else f"none restored yet, longest {format_span(row.longest_open)}"
     )
 
 
-def left_out(counts: Mapping[str, int]) -> str:
+def format_left_out(counts: Mapping[str, int]) -> str:
     """`Not counted: 3 of Kintsugi's own, 1 in planned work.`; empty: everything counts."""
     parts = [f"{count:,} {LEFT_OUT[reason]}" for reason, count in counts.items()]
     return f"Not counted: {', '.join(parts)}." if parts else ""
 
 
-def trend(row: Figures) -> str:
+def format_trend(row: Figures) -> str:
     """One word or two for a table, with the test's figures where it found something."""
     words = {
         Direction.RISING: "more frequent",
@@ -86,10 +87,10 @@ def trend(row: Figures) -> str:
 
 
 def _format_bare(value: float) -> str:
-    return hours(value).removesuffix(" h")
+    return format_hours(value).removesuffix(" h")
 
 
-def sentence(row: Figures) -> str:
+def format_sentence(row: Figures) -> str:
     """The gist of one class in one to three sentences."""
     return " ".join(part for part in (_format_rate(row), _repair(row), _format_trend(row)) if part)
 
@@ -101,12 +102,12 @@ def _format_rate(row: Figures) -> str:
     gpus = f" ({row.gpu_exposure:,.0f} GPU-hours)" if row.gpu_exposure else ""
     seen = f"{failures} in {row.exposure:,.0f} {row.unit.hours}{gpus}"
     if row.failures == 0:
-        return f"{seen}: MTBF above {hours(row.mtbf.low or 0.0)} (95 %)."
-    return f"{seen}: MTBF {hours(row.mtbf.value or 0.0)}, {_format_range(row.mtbf)} (95 %)."
+        return f"{seen}: MTBF above {format_hours(row.mtbf.low or 0.0)} (95 %)."
+    return f"{seen}: MTBF {format_hours(row.mtbf.value or 0.0)}, {_format_range(row.mtbf)} (95 %)."
 
 
 def _format_range(estimate: Estimate) -> str:
-    return f"between {hours(estimate.low or 0.0)} and {hours(estimate.high or 0.0)}"
+    return f"between {format_hours(estimate.low or 0.0)} and {format_hours(estimate.high or 0.0)}"
 
 
 def _repair(row: Figures) -> str:
@@ -119,11 +120,14 @@ def _format_restored(row: Figures) -> str:
         return (
             ""
             if row.longest_open is None
-            else f"None is restored yet, the longest for {span(row.longest_open)}."
+            else f"None is restored yet, the longest for {format_span(row.longest_open)}."
         )
     if row.restore_median.value is None:
         return f"Half are not restored yet{still}."
-    return f"Service was back after {span(row.restore_median.value)} in half of the cases{still}."
+    return (
+        f"Service was back after {format_span(row.restore_median.value)} in half of the"
+        f" cases{still}."
+    )
 
 
 def _format_quiet(row: Figures) -> str:

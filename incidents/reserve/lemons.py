@@ -19,7 +19,7 @@ from detectors.faults import Action, Component, Recovery
 from incidents.db.prepared import Prepared
 from incidents.models import Incident, InService, Node, Quarantine
 from incidents.state.transitions import record
-from incidents.text.wording import resource as said
+from incidents.text.wording import format_resource_path as said
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import State
 
@@ -73,7 +73,7 @@ def is_lemon(node: str, now: datetime) -> Lemon | None:
     return next((lemon for lemon in found if not lemon.serial), None)
 
 
-def lemons(now: datetime) -> list[Lemon]:
+def list_lemons(now: datetime) -> list[Lemon]:
     """All machines and parts that are, those with the most incidents first. Two queries."""
     found = find_lemons(_load_breakages(now))
     found.sort(key=lambda lemon: (-len(lemon.incidents), lemon.resource, lemon.serial))
@@ -146,7 +146,7 @@ def _make_breakage(
 _QUARANTINED = Prepared(lambda: Quarantine.objects.filter(ended_at=None).values_list("node__name"))
 
 
-def quarantined() -> set[str]:
+def get_quarantined() -> set[str]:
     """The nodes that are set aside: nothing is started on them by itself."""
     return set(_QUARANTINED.values())
 

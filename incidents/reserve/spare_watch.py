@@ -23,7 +23,7 @@ _GRACE = timedelta(hours=1)
 _REMIND_EVERY = timedelta(days=1)
 
 
-def due(now: datetime) -> list[str]:
+def ask_about_overdue_spares(now: datetime) -> list[str]:
     """What people were asked, in sentences. One query while no spare is lent too long."""
     texts = [_ask(spare_id, now) for spare_id in _LENT_TOO_LONG.values(before=now - _GRACE)]
     return [text for text in texts if text]

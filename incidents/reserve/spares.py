@@ -50,23 +50,23 @@ def remove(node: str) -> Refused | None:
     return None
 
 
-def standing_in_for(node: str) -> Spare | None:
+def find_stand_in(node: str) -> Spare | None:
     """The spare that stands in for the node, or is on its way in or out."""
     return Spare.objects.select_related("node").filter(stands_for__name=node).first()
 
 
-def ready(partitions: Collection[str]) -> list[Spare]:
+def list_ready(partitions: Collection[str]) -> list[Spare]:
     """Those that could stand in for a node of these partitions, in each of them; none that is set
     aside or leaves.
 
     One that is for some of them alone would leave the others short without a word.
     """
     fit = [row for row in _get_waiting() if partitions and set(partitions) <= set(row.partitions)]
-    aside = lemons.quarantined() | set(decommissions.get_decommissions()) if fit else set()
+    aside = lemons.get_quarantined() | set(decommissions.get_decommissions()) if fit else set()
     return [row for row in fit if row.node.name not in aside]
 
 
-def in_part(partitions: Collection[str]) -> list[Spare]:
+def list_partly_fitting(partitions: Collection[str]) -> list[Spare]:
     """Ready ones that are for some of these partitions and not for all."""
     wanted = set(partitions)
     spares = []
@@ -103,7 +103,7 @@ def serves(spare: Spare, now: datetime) -> None:
     )
 
 
-def leaves(spare: Spare, now: datetime) -> bool:
+def begin_leaving(spare: Spare, now: datetime) -> bool:
     """Its time is over; False: it stands in no longer."""
     rows = Spare.objects.filter(pk=spare.pk, state__in=(_State.ENTERING, _State.SERVING))
     return rows.update(state=_State.LEAVING, since_at=now) == 1

@@ -48,7 +48,7 @@ class _Row(NamedTuple):
     membership__incident__root_resource: str | None
 
 
-def came_at(row: Fault | _Row) -> datetime:
+def get_came_at(row: Fault | _Row) -> datetime:
     """When it was raised, or came back, by our clock where that is known."""
     return max(row.observed_at, row.last_seen_at) if row.returns else row.observed_at
 
@@ -87,7 +87,7 @@ def _get_owners(rule: AggregationRule, places: Collection[str], around: Surround
     """The machines that are asked about; none where the rule asks of all the site."""
     if rule.at is Place.SITE:
         return set()
-    beside = (around.graph.siblings(place) for place in places if rule.quiet)
+    beside = (around.graph.get_siblings(place) for place in places if rule.quiet)
     near = set(places).union(*beside)
     owners = {resources.owner(place) for place in near}
     return owners.union(*(symptom_counts.get_machines_behind(place, around) for place in near))
@@ -161,7 +161,7 @@ def _make_symptom_of_row(row: _Row, batch: TriageBatch) -> Symptom:
     return Symptom(
         row.fingerprint,
         view,
-        came_at(row),
+        get_came_at(row),
         is_held=is_held,
         root_type=row.membership__incident__fault_type or "",
         root_place=row.membership__incident__root_resource or "",
@@ -170,7 +170,7 @@ def _make_symptom_of_row(row: _Row, batch: TriageBatch) -> Symptom:
 
 def _make_symptom_of_case(case: FaultCase, now: datetime) -> Symptom:
     is_held = case.is_held(now + SPREAD)
-    symptom = Symptom(case.row.fingerprint, case.view(), came_at(case.row), is_held=is_held)
+    symptom = Symptom(case.row.fingerprint, case.view(), get_came_at(case.row), is_held=is_held)
     if case.member is None:
         return symptom
     root = case.member.row

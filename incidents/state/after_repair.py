@@ -40,7 +40,7 @@ _SEEN_AGAIN = Prepared(
 )
 
 
-def returned(now: datetime) -> list[Change]:
+def reopen_returned(now: datetime) -> list[Change]:
     """Opens again what its repair did not mend. One query, and no lock, while every repair
     holds."""
     ids = _SEEN_AGAIN.values()

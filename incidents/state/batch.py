@@ -25,12 +25,12 @@ from incidents.text import wording
 from incidents.vocabulary.changes import Change, ChangeKind
 
 
-def window() -> timedelta:
+def get_join_window() -> timedelta:
     period: timedelta = settings.KINTSUGI["KINTSUGI_JOIN_WINDOW"]
     return period
 
 
-def quiet_period() -> timedelta:
+def get_quiet_period() -> timedelta:
     period: timedelta = settings.KINTSUGI["KINTSUGI_QUIET_PERIOD"]
     return period
 
@@ -63,7 +63,9 @@ class TriageBatch:
     """Where nothing else is placed meanwhile. None: anywhere."""
     hidden: frozenset[int] = frozenset()
     """Incidents that this batch leaves out: what parts from one must not be placed there again."""
-    index: CandidateIndex = field(default_factory=lambda: CandidateIndex(site_rules.joining()))
+    index: CandidateIndex = field(
+        default_factory=lambda: CandidateIndex(site_rules.load_joining_rules())
+    )
     """Where the faults of this batch meet by the rules."""
     _gpus: dict[str, int] = field(default_factory=dict)
     _looked_up: set[str] = field(default_factory=set)
@@ -72,7 +74,7 @@ class TriageBatch:
         default_factory=list
     )
 
-    def case(self, row: Fault) -> FaultCase:
+    def build_case(self, row: Fault) -> FaultCase:
         """The row as a case; a type that left the catalogue is taken for one that opens
         incidents."""
         known = self.catalog.get(row.fault_type)
@@ -96,7 +98,7 @@ class TriageBatch:
             self._gpus.update(
                 aliases.get_gpu_indexes({owner.partition("/")[2] for owner in owners})
             )
-        return wording.resource(path, self._gpus)
+        return wording.format_resource_path(path, self._gpus)
 
     def format_fault(self, row: Fault) -> str:
         """`GPU has fallen off the bus (gpu.xid.79) on gn017 GPU 3`."""
@@ -167,7 +169,7 @@ class TriageBatch:
         self.decisions.append(decision)
 
 
-def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: str) -> Fault:
+def build_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: str) -> Fault:
     """A row with what the type and the identity say; the caller fills in the event."""
     return Fault(
         fingerprint=fingerprint,

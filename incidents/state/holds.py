@@ -16,7 +16,7 @@ from incidents.models import Decision, Incident
 from incidents.state.batch import TriageBatch
 from incidents.state.cases import IncidentCase, TimelineNote
 from incidents.state.neighbourhood import load_incidents
-from incidents.text.wording import clock
+from incidents.text.wording import format_clock
 from incidents.vocabulary.lifecycle import State
 
 # Our choice: what is suspected is found, or not, within this time; a node that is broken by itself
@@ -92,6 +92,6 @@ def _hold(batch: TriageBatch, case: IncidentCase, suspicion: Suspicion) -> None:
     case.is_changed = True
     if was_held:
         return
-    text = f"No repair before {clock(until)}: {suspicion.reason}"
+    text = f"No repair before {format_clock(until)}: {suspicion.reason}"
     case.entries.append(TimelineNote("repair_held", text, batch.now))
     batch.decide(Decision.Kind.HELD, case.root, case, text, rule=suspicion.rule, until=until)

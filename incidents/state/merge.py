@@ -12,7 +12,7 @@ from incidents.state.batch import TriageBatch
 from incidents.state.cases import Absorbed, FaultCase, IncidentCase, TimelineNote
 from incidents.state.transitions import move, tell
 from incidents.vocabulary.changes import KINTSUGI, Acted
-from incidents.vocabulary.lifecycle import State, Trigger, next_state
+from incidents.vocabulary.lifecycle import State, Trigger, get_next_state
 
 _ATTEMPTS = 3
 
@@ -76,7 +76,7 @@ def _move(
 ) -> bool:
     """Looks again when someone moved the incident between our look and our write."""
     for _ in range(_ATTEMPTS):
-        if next_state(State(row.state), Trigger.MARK_DUPLICATE) is None:
+        if get_next_state(State(row.state), Trigger.MARK_DUPLICATE) is None:
             return False
         moved = move(
             row,

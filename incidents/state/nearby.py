@@ -70,7 +70,7 @@ class Reach:
             is_barred = (rule.states and State(state) not in rule.states) or (
                 rule.reported_only and has_platform_signal
             )
-            if not is_barred and self.rules.classes_of(rule, side, fault_type):
+            if not is_barred and self.rules.get_classes(rule, side, fault_type):
                 yield owners
 
 
@@ -89,12 +89,12 @@ def read_nearby(
 ) -> Nearby:
     """`faults` are (fault type, resource). At most one look at the graph, three at jobs, one at
     planned work."""
-    known = site_rules.joining()
+    known = site_rules.load_joining_rules()
     views = [_make_view(fault_type, resource, catalog, now) for fault_type, resource in faults]
     asked = {
         (relation, side, view)
         for view in views
-        for rule, side in known.sides(view)
+        for rule, side in known.get_sides(view)
         for relation in rule.relations
     }
     with_jobs = {view.owner for relation, _, view in asked if relation is Relation.SAME_JOB}
@@ -122,7 +122,7 @@ def _get_reach(
     says."""
     reach = Reach(known)
     for view in views:
-        for rule, side in known.sides_of(view.fault_type):
+        for rule, side in known.iterate_sides_of_type(view.fault_type):
             for relation in rule.relations:
                 one = (relation, side, view)
                 if one not in found:

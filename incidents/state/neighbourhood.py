@@ -14,7 +14,7 @@ from incidents.db import upsert
 from incidents.inventory import graphs
 from incidents.models import Fault
 from incidents.state import nearby, neighbourhood_rows
-from incidents.state.batch import LockedPods, TriageBatch, window
+from incidents.state.batch import LockedPods, TriageBatch, get_join_window
 from incidents.state.cases import FaultCase, IncidentCase
 from incidents.vocabulary import changes
 
@@ -37,11 +37,11 @@ def lock_neighbourhood(
     `by_pod` False: anywhere in any case. What belongs to no pod, as a spine, locks all.
     """
     if by_pod and upsert.is_postgresql():
-        get_pod = graphs.get_current().pod_of
+        get_pod = graphs.get_current().get_pod
         pods = {get_pod(resources.owner(resource)) for _, resource in faults}
         pods |= {get_pod(machine) for machine in reached}
         if "" not in pods and len(pods) <= _MOST_PODS:
-            near = nearby.read_nearby(faults, catalog, now=now, window=window())
+            near = nearby.read_nearby(faults, catalog, now=now, window=get_join_window())
             pods |= {get_pod(machine) for machine in near.owners}
             pods.discard("")
             upsert.lock_pods(pods)
@@ -53,19 +53,21 @@ def lock_neighbourhood(
 def load_neighbourhood(batch: TriageBatch, faults: Iterable[tuple[str, str]]) -> None:
     """Open incidents and unassigned faults where rules may find the others of these (fault type,
     resource) pairs. Raises WiderLockNeeded, as `load_incidents` does."""
-    near = nearby.read_nearby(faults, batch.catalog, now=batch.now, window=window())
+    near = nearby.read_nearby(faults, batch.catalog, now=batch.now, window=get_join_window())
     batch.require_stillness(near.owners)
     batch.index.set_surroundings(near.around)
     known = {case.row.pk: case for case in batch.faults.values()}
-    load_incidents(batch, neighbourhood_rows.holding(list(known)))
+    load_incidents(batch, neighbourhood_rows.get_incidents_holding(list(known)))
     _enter_near(batch, neighbourhood_rows.open_near(near))
-    unassigned = neighbourhood_rows.unassigned_at(near.owners, since=batch.now - window())
+    unassigned = neighbourhood_rows.list_unassigned_at(
+        near.owners, since=batch.now - get_join_window()
+    )
     # What joined an incident of this batch a moment ago is unassigned in its table still.
     known.update(
         {case.row.pk: case for incident in batch.incidents.values() for case in incident.members}
     )
     listed = {case.row.pk: case for case in batch.unassigned}
-    found = [known.get(row.pk) or listed.get(row.pk) or batch.case(row) for row in unassigned]
+    found = [known.get(row.pk) or listed.get(row.pk) or batch.build_case(row) for row in unassigned]
     batch.unassigned += [
         case for case in found if case.row.pk not in listed and case.member is None
     ]
@@ -76,7 +78,7 @@ def load_neighbourhood(batch: TriageBatch, faults: Iterable[tuple[str, str]]) ->
 def _enter_near(batch: TriageBatch, ids: Collection[int]) -> None:
     """Makes candidates of those that the batch does not have."""
     unknown = set(ids) - batch.index.incidents.keys() - batch.hidden
-    for incident in neighbourhood_rows.near_incidents(unknown, batch.catalog):
+    for incident in neighbourhood_rows.list_near_incidents(unknown, batch.catalog):
         batch.index.enter(incident.key, incident, root=incident.root, members=incident.members)
 
 
@@ -94,9 +96,9 @@ def load_near_incidents(batch: TriageBatch) -> list[IncidentCase]:
 
 def load_faults(batch: TriageBatch, rows: Iterable[Fault]) -> list[FaultCase]:
     """These faults, and the open incidents that they belong to."""
-    cases = [batch.case(row) for row in rows]
+    cases = [batch.build_case(row) for row in rows]
     batch.faults.update({case.row.fingerprint: case for case in cases})
-    load_incidents(batch, neighbourhood_rows.holding([case.row.pk for case in cases]))
+    load_incidents(batch, neighbourhood_rows.get_incidents_holding([case.row.pk for case in cases]))
     return cases
 
 
@@ -105,12 +107,14 @@ def load_incidents(batch: TriageBatch, ids: Iterable[int]) -> list[IncidentCase]
     Raises WiderLockNeeded where they reach beyond what the batch has locked, and takes none."""
     by_pk = {case.row.pk: case for case in batch.faults.values() if case.row.pk}
     wanted = set(ids) - set(batch.incidents) - batch.hidden
-    rows = neighbourhood_rows.incidents(wanted)
-    links_of = neighbourhood_rows.members_of([row.pk for row in rows])
+    rows = neighbourhood_rows.list_incidents(wanted)
+    links_of = neighbourhood_rows.get_members([row.pk for row in rows])
     loaded: list[IncidentCase] = []
     for row in rows:
         links = links_of[row.pk]
-        members = {link.fault: by_pk.get(link.fault) or batch.case(link.row()) for link in links}
+        members = {
+            link.fault: by_pk.get(link.fault) or batch.build_case(link.row()) for link in links
+        }
         root = members.get(row.root_fault_id or 0)
         if root is None:
             continue

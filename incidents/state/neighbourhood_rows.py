@@ -135,19 +135,19 @@ def open_near(near: Nearby) -> set[int]:
     return found
 
 
-def unassigned_at(owners: Collection[str], *, since: datetime) -> list[Fault]:
+def list_unassigned_at(owners: Collection[str], *, since: datetime) -> list[Fault]:
     """Faults of these machines that belong to no incident, and stand or came since then."""
     found: list[Fault] = _UNASSIGNED_AT.objects(owners=owners, since=since)
     return found
 
 
-def incidents(ids: Collection[int]) -> list[Incident]:
+def list_incidents(ids: Collection[int]) -> list[Incident]:
     """The open ones among these."""
     found: list[Incident] = _INCIDENTS.objects(ids=ids) if ids else []
     return found
 
 
-def near_incidents(ids: Collection[int], catalog: Catalog) -> list[NearIncident]:
+def list_near_incidents(ids: Collection[int], catalog: Catalog) -> list[NearIncident]:
     """The open ones among these, as correlation looks at them."""
     rows = _NEAR.rows(ids=ids) if ids else ()
     links_of: dict[int, list[Sequence[Any]]] = {pk: [] for pk, *_ in rows}
@@ -184,7 +184,7 @@ def _make_near(
     return NearIncident(pk, state, has_signal, is_fixed, is_told, opened_at, root, members)
 
 
-def members_of(incidents: Sequence[int]) -> dict[int, list[Member]]:
+def get_members(incidents: Sequence[int]) -> dict[int, list[Member]]:
     """The memberships of these incidents, with their faults; those of their duplicates are
     theirs."""
     found: dict[int, list[Member]] = {pk: [] for pk in incidents}
@@ -196,7 +196,7 @@ def members_of(incidents: Sequence[int]) -> dict[int, list[Member]]:
     return found
 
 
-def holding(faults: Sequence[int]) -> set[int]:
+def get_incidents_holding(faults: Sequence[int]) -> set[int]:
     """Incidents of which these faults are part; for a duplicate the incident that it repeats
     too."""
     return {

@@ -60,17 +60,17 @@ ASKING = LOUD - {BEYOND_LIMIT, STEPPED_BACK}
 _State = Notification.SendState
 
 
-def channel() -> str:
+def get_channel() -> str:
     """Where messages go: `slack:<channel id>` when a token and a channel are set, else
     `console`."""
     token, slack_channel = settings.KINTSUGI["SLACK_BOT_TOKEN"], settings.KINTSUGI["SLACK_CHANNEL"]
     return f"slack:{slack_channel}" if token and slack_channel else CONSOLE
 
 
-def second_channel() -> str:
+def get_second_channel() -> str:
     """Where that goes which nobody has taken, besides; empty where no such channel is set."""
     second = settings.KINTSUGI["SLACK_SECOND_CHANNEL"]
-    return f"slack:{second}" if second and channel() != CONSOLE else ""
+    return f"slack:{second}" if second and get_channel() != CONSOLE else ""
 
 
 def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
@@ -88,9 +88,9 @@ def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
         kept = Incident.objects.filter(pk__in=incidents, silence__isnull=False)
         incidents -= set(kept.values_list("pk", flat=True))
         if incidents:
-            _create_cards(sorted(incidents), channel(), now)
+            _create_cards(sorted(incidents), get_channel(), now)
             _create_replies(
-                [entry for entry in entries if entry.incident_id in incidents], channel(), now
+                [entry for entry in entries if entry.incident_id in incidents], get_channel(), now
             )
             _create_second(entries, incidents, now)
 
@@ -98,7 +98,7 @@ def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
 def _create_second(
     entries: Sequence[TimelineEntry], incidents: Collection[int], now: datetime
 ) -> None:
-    name = second_channel()
+    name = get_second_channel()
     if not name:
         return
     cards = Notification.objects.filter(channel=name, sequence=CARD_SEQUENCE)
@@ -116,7 +116,7 @@ def announce(notice: Notice, *, now: datetime) -> Notice:
     notice.save()
     Notification.objects.create(
         notice=notice,
-        channel=channel(),
+        channel=get_channel(),
         reason=notice.kind,
         sequence=CARD_SEQUENCE,
         due_at=now,

@@ -15,7 +15,7 @@ from incidents.correlation import engine
 from incidents.correlation.near_misses import Nearly
 from incidents.models import Decision, Incident
 from incidents.state import merge
-from incidents.state.batch import TriageBatch, window
+from incidents.state.batch import TriageBatch, get_join_window
 from incidents.state.cases import FaultCase, IncidentCase, TimelineNote
 from incidents.state.neighbourhood import get_incident, load_incidents
 from incidents.text import wording
@@ -50,7 +50,7 @@ def assign(batch: TriageBatch, fault: FaultCase, *, follows: Incident | None = N
         keep(
             batch,
             fault,
-            f"held down until {wording.clock(fault.row.held_until)}: it may pass by itself",
+            f"held down until {wording.format_clock(fault.row.held_until)}: it may pass by itself",
         )
     elif isinstance(placed, engine.Joins):
         join(batch, fault, get_incident(batch, placed.incident), placed)
@@ -102,7 +102,7 @@ def _waits_for(batch: TriageBatch, placed: engine.Placement) -> bool:
 
 def _get_setting(batch: TriageBatch) -> engine.Setting:
     return engine.Setting(
-        batch.index.surroundings, window(), batch.format_resource, batch.index.rules
+        batch.index.surroundings, get_join_window(), batch.format_resource, batch.index.rules
     )
 
 
@@ -137,7 +137,11 @@ def open_incident(
         )
     )
     if follows is not None:
-        when = f"closed {wording.moment(follows.closed_at)}" if follows.closed_at else "still open"
+        when = (
+            f"closed {wording.format_moment(follows.closed_at)}"
+            if follows.closed_at
+            else "still open"
+        )
         text = (
             f"The same fault was incident #{follows.pk}, {when} as"
             f" {follows.state.replace('_', ' ')}."

@@ -13,9 +13,9 @@ from incidents.models import Incident, TimelineEntry
 from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase, IncidentCase, blocks
 from incidents.state.transitions import move, tell
-from incidents.text.wording import clock
+from incidents.text.wording import format_clock
 from incidents.vocabulary.changes import KINTSUGI, Acted, Change, ChangeKind
-from incidents.vocabulary.lifecycle import State, Trigger, next_state
+from incidents.vocabulary.lifecycle import State, Trigger, get_next_state
 
 NODE_RESTARTED = "the node restarted"
 _ATTEMPTS = 3
@@ -55,7 +55,9 @@ def _settle_incident(
     values = {"restored_at": max((fault.row.cleared_at or now for fault in waiting), default=now)}
     restarted = any(fault.row.cleared_reason.startswith(NODE_RESTARTED) for fault in waiting)
     cured = {"recovery": str(Recovery.NODE_RESTART)} if restarted else {}
-    note = f"There were {len(case.members)}; the last ended at {clock(values['restored_at'])}."
+    note = (
+        f"There were {len(case.members)}; the last ended at {format_clock(values['restored_at'])}."
+    )
     if len(case.members) == 1:
         note = ""
     if _move(case.row, Trigger.FAULTS_CLEARED, note=note, told=told, now=now, **values, **cured):
@@ -87,7 +89,7 @@ def _move(incident: Incident, trigger: Trigger, *, now: datetime, **values: Any)
     """Where the state allows it. Looks again when someone moved the incident between our look and
     our write."""
     for _ in range(_ATTEMPTS):
-        if next_state(State(incident.state), trigger) is None:
+        if get_next_state(State(incident.state), trigger) is None:
             return False
         if isinstance(move(incident, trigger, actor=KINTSUGI, now=now, **values), Acted):
             return True

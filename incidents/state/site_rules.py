@@ -12,18 +12,18 @@ from incidents.correlation.aggregation_rules import AggregationRule
 from incidents.correlation.rules import RuleSet
 
 
-def joining() -> RuleSet:
+def load_joining_rules() -> RuleSet:
     """Which faults explain which. Raises CorrelationError; read once per process and folder."""
     return rule_file.load(*_list_folders())
 
 
-def counting() -> tuple[AggregationRule, ...]:
+def load_counting_rules() -> tuple[AggregationRule, ...]:
     """What many faults together conclude, in order. Raises GatherError; read once per process and
     folder."""
     return aggregation_rules.load(*_list_folders())
 
 
-def counted_by_job() -> frozenset[str]:
+def get_types_counted_by_job() -> frozenset[str]:
     """The fault types of which each sighting counts, and not only the fault."""
     return aggregation_rules.get_types_by_time(*_list_folders())
 

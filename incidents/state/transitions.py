@@ -13,11 +13,11 @@ from detectors.faults import Recovery
 from incidents.db import upsert
 from incidents.inventory import node_states
 from incidents.models import Decision, Fault, Incident, TimelineEntry
-from incidents.polling.last_polls import last_polls
+from incidents.polling.last_polls import get_last_polls
 from incidents.state import outbox
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from incidents.vocabulary.changes import KINTSUGI, Acted, Refused
-from incidents.vocabulary.lifecycle import CLOSED, State, Trigger, next_state
+from incidents.vocabulary.lifecycle import CLOSED, State, Trigger, get_next_state
 
 # What a caller may set beside the state.
 _SETTABLE = frozenset(
@@ -148,7 +148,7 @@ def move(
     A caller that moves many collects their entries in `told`, and ends with `tell`.
     """
     old = State(incident.state)
-    new = next_state(old, trigger)
+    new = get_next_state(old, trigger)
     if new is None:
         state, act = _format_words(old), _format_words(trigger)
         return Refused(f"Incident #{incident.pk} is {state}: {act} is not possible there.")
@@ -199,7 +199,7 @@ def _is_closing(trigger: Trigger) -> bool:
 def _find_refusal(
     incident: Incident, trigger: Trigger, note: str, changes: dict[str, Any], now: datetime
 ) -> Refused | None:
-    if next_state(State(incident.state), trigger) is None:
+    if get_next_state(State(incident.state), trigger) is None:
         state, act = _format_words(State(incident.state)), _format_words(trigger)
         return Refused(f"Incident #{incident.pk} is {state}: {act} is not possible there.")
     if trigger in _NEEDS_NOTE and not note.strip():
@@ -218,13 +218,14 @@ def _find_back_refusal(incident: Incident, back_since: datetime, now: datetime) 
     """Service comes back between the incident's begin and now."""
     if back_since > now:
         return Refused(
-            f"Back since {moment(back_since)} lies in the future. Give the time when service was"
+            f"Back since {format_moment(back_since)} lies in the future. Give the time when"
+            " service was"
             " back."
         )
     if back_since < incident.onset_at:
         return Refused(
-            f"Back since {moment(back_since)} lies before the incident began at"
-            f" {moment(incident.onset_at)}. Give a time after that."
+            f"Back since {format_moment(back_since)} lies before the incident began at"
+            f" {format_moment(incident.onset_at)}. Give a time after that."
         )
     return None
 
@@ -236,14 +237,14 @@ def _find_false_positive_refusal(incident: Incident) -> Refused | None:
     A check that is wrong is shelved: that ends at a review, a false positive never.
     """
     active = Fault.objects.active().filter(membership__incident=incident)
-    polled_at = last_polls(list(active.values_list("pk", flat=True)))
+    polled_at = get_last_polls(list(active.values_list("pk", flat=True)))
     if not polled_at:
         return None
     fault = active.get(pk=max(polled_at, key=lambda pk: (polled_at[pk], -pk)))
     others = f", and {len(polled_at) - 1} more" if len(polled_at) > 1 else ""
     seen = (
         f"{fault.fault_type} on {fault.resource} was last polled as active at"
-        f" {moment(polled_at[fault.pk])}{others}"
+        f" {format_moment(polled_at[fault.pk])}{others}"
     )
     shelve = f"kintsugi silence add --shelf --resource {fault.resource} --type {fault.fault_type}"
     return Refused(
@@ -348,7 +349,7 @@ def _format_back(trigger: Trigger, values: dict[str, Any], now: datetime) -> str
     back_since = values.get("restored_at")
     if trigger is not Trigger.RESOLVE or back_since is None or back_since == now:
         return ""
-    return f"Service is back since {moment(back_since)}."
+    return f"Service is back since {format_moment(back_since)}."
 
 
 def _format_text(incident: Incident, trigger: Trigger, note: str) -> str:

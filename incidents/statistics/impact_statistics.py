@@ -57,7 +57,7 @@ class ImpactFigures:
     told: Told = field(default_factory=Told)
 
 
-def figures(since: datetime, until: datetime) -> ImpactFigures:
+def compute_figures(since: datetime, until: datetime) -> ImpactFigures:
     """Of incidents with an onset from `since` to `until`, both timezone-aware. One query."""
     rows = _load_rows(since, until)
     losses: list[tuple[int, int, float]] = []
@@ -132,7 +132,7 @@ def _compute_notification_times(rows: list[IncidentJob]) -> Told:
     return Told(float(median), float(p90), count, untold=len(faults) - count)
 
 
-def sentences(found: ImpactFigures) -> list[tuple[str, str]]:
+def format_sentences(found: ImpactFigures) -> list[tuple[str, str]]:
     """(name, sentence) for people."""
     if not found.jobs_lost:
         return [("jobs lost", "None that is known.")]

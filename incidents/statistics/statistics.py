@@ -36,10 +36,10 @@ from incidents.reliability.summary import (
     StudyPeriod,
     Summary,
     Unit,
-    all_figures,
-    left_out,
+    compute_all_figures,
+    count_left_out,
 )
-from incidents.reliability.texts import sentence
+from incidents.reliability.texts import format_sentence
 from incidents.statistics import kept_period
 from incidents.vocabulary.lifecycle import State
 
@@ -85,7 +85,7 @@ _LEFT_OUT = Case(
 )
 
 
-def summary(since: datetime | None, until: datetime) -> Summary:
+def compute_summary(since: datetime | None, until: datetime) -> Summary:
     """Reliability from `since` (None: since the first machine entered service) to `until`, both
     timezone-aware.
 
@@ -99,7 +99,10 @@ def summary(since: datetime | None, until: datetime) -> Summary:
     if since is not None and since >= until:
         raise ValueError(f"since {since.isoformat()} is not before until {until.isoformat()}")
     window = StudyPeriod(_to_hours(begin), _to_hours(until), timezone.get_default_timezone())
-    rows = [replace(row, sentence=sentence(row)) for row in all_figures(incidents, fleet, window)]
+    rows = [
+        replace(row, sentence=format_sentence(row))
+        for row in compute_all_figures(incidents, fleet, window)
+    ]
     overall, *classes = rows
     has_nodes = fleet.starts[Unit.NODE].size > 0
     notice = "" if has_nodes else NO_INVENTORY
@@ -111,7 +114,7 @@ def summary(since: datetime | None, until: datetime) -> Summary:
         overall=overall,
         classes=tuple(classes),
         notice=notice,
-        left_out=left_out(incidents, window),
+        left_out=count_left_out(incidents, window),
     )
 
 

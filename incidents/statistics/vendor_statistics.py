@@ -17,7 +17,7 @@ import numpy as np
 from incidents.models import VendorCase, VendorMove
 from incidents.reliability import estimates
 from incidents.reliability.proportions import Estimate
-from incidents.reliability.texts import to_restore
+from incidents.reliability.texts import format_to_restore
 from incidents.vocabulary.vendor_states import CaseState, Move
 
 _DAY_S = 86400.0
@@ -66,7 +66,7 @@ class Span:
     has_ended: bool
 
 
-def lead_times(now: datetime) -> list[LeadTimes]:
+def compute_lead_times(now: datetime) -> list[LeadTimes]:
     """Everybody's first, then each vendor and part, by name. Two queries."""
     cases = list(VendorCase.objects.order_by("pk"))
     moves: dict[int, list[VendorMove]] = {case.pk: [] for case in cases}
@@ -98,13 +98,13 @@ def _compute_lead_times(
         dead += case.dead_on_arrival
         installed += sum(row.move == Move.INSTALL for row in case_moves)
         history = [(row.move, row.to_state, row.at) for row in case_moves]
-        for span in spans(history, now):
+        for span in iterate_spans(history, now):
             spans_by_stage[span.stage].append(span)
     stages = tuple(_make_stage(stage, found) for stage, found in spans_by_stage.items())
     return LeadTimes(vendor, part, len(cases), dead, max(installed, dead), stages)
 
 
-def spans(moves: Iterable[tuple[str, str, datetime]], now: datetime) -> Iterator[Span]:
+def iterate_spans(moves: Iterable[tuple[str, str, datetime]], now: datetime) -> Iterator[Span]:
     """The stages of one case from its moves, (what, state after it, when), in order. Pure.
 
     A stage that the case left out has no span: nobody said when it began. A dead part begins a new
@@ -152,7 +152,7 @@ def _make_stage(stage: tuple[CaseState, CaseState], found: list[Span]) -> Stage:
         return Stage(begins, ends, Estimate(None, None, None), ended=0, count=0)
     days = np.array([span.days for span in found], dtype=float)
     has_ended = np.array([span.has_ended for span in found], dtype=bool)
-    median = estimates.median(estimates.kaplan_meier(days, has_ended))
+    median = estimates.estimate_median(estimates.compute_kaplan_meier(days, has_ended))
     return Stage(begins, ends, median, int(has_ended.sum()), len(found))
 
 
@@ -163,7 +163,7 @@ def format_stage(stage: Stage) -> str:
         return "-"
     days = stage.median_days
     hours = Estimate(_to_hours(days.value), _to_hours(days.low), _to_hours(days.high))
-    return f"{to_restore(hours)}, {stage.ended} of {stage.count}"
+    return f"{format_to_restore(hours)}, {stage.ended} of {stage.count}"
 
 
 def _to_hours(days: float | None) -> float | None:

@@ -95,20 +95,20 @@ def when(moment: datetime | None) -> SafeString:
 
 @register.filter
 def duration(length: timedelta | None) -> str:
-    return "" if length is None else wording.duration(length)
+    return "" if length is None else wording.format_duration(length)
 
 
 @register.filter
 def until(start: datetime | None, end: datetime | None) -> str:
     """How long from `start` to `end`; empty when either is missing."""
-    return "" if start is None or end is None else wording.duration(end - start)
+    return "" if start is None or end is None else wording.format_duration(end - start)
 
 
 @register.filter
 def where(path: str) -> SafeString:
     """The resource by its people's name, leading to its machine's page."""
     address = reverse("machine", args=[resources.printable(resources.owner(path))])
-    return format_html('<a href="{}">{}</a>', address, wording.resource(path))
+    return format_html('<a href="{}">{}</a>', address, wording.format_resource_path(path))
 
 
 # A path of detectors.resources within a sentence, up to its part's name.
@@ -119,7 +119,7 @@ _PATH = re.compile(r"\b(?:node|switch)/[\w.-]+(?:/[a-z]+/[\w./:-]*\w)?")
 def prose(text: str) -> str:
     """A sentence with the resources in it by their people's names, and marked where the column that
     kept it cut it."""
-    sentence = _PATH.sub(lambda path: wording.resource(path.group()), text)
+    sentence = _PATH.sub(lambda path: wording.format_resource_path(path.group()), text)
     was_cut = len(text) == _CUT_AT and text[-1] != "."
     return f"{sentence.rstrip()} ..." if was_cut else sentence
 
@@ -196,8 +196,8 @@ def lasted(incident: Incident) -> str:
     closed."""
     end = incident.restored_at or incident.closed_at
     if end is not None:
-        return f"lasted {wording.duration(end - incident.onset_at)}"
-    return f"for {wording.duration(timezone.now() - incident.onset_at)}"
+        return f"lasted {wording.format_duration(end - incident.onset_at)}"
+    return f"for {wording.format_duration(timezone.now() - incident.onset_at)}"
 
 
 @register.filter
@@ -222,23 +222,23 @@ def activity(fault: Fault) -> SafeString:
 def clock_used(fault: Fault) -> str:
     """Whose time `raised_at` is, where it is not the device's. What a person told first was dated
     by no device."""
-    return wording.clock_used(fault.lag_s) if fault.clock == "ours" and fault.lag_s else ""
+    return wording.format_clock_used(fault.lag_s) if fault.clock == "ours" and fault.lag_s else ""
 
 
 @register.filter
 def rate(estimate: Estimate) -> str:
     """A mean time between failures with its interval."""
-    return texts.between_failures(estimate)
+    return texts.format_between_failures(estimate)
 
 
 @register.filter
 def repair_time(row: Figures) -> str:
     """A class's mean time to restore, with its interval and its horizon."""
     mean = texts.repair_time(row, row.mttr)
-    return f"{mean}, within {texts.span(row.horizon)}" if row.restored else mean
+    return f"{mean}, within {texts.format_span(row.horizon)}" if row.restored else mean
 
 
 @register.filter
 def left_out(summary: Summary) -> str:
     """What is no failure of the cluster, counted by its reason."""
-    return texts.left_out(summary.left_out)
+    return texts.format_left_out(summary.left_out)

@@ -57,7 +57,7 @@ def case_badge(case: VendorCase) -> SafeString:
 
 @register.filter
 def case_part(case: VendorCase) -> str:
-    return texts.part(case.part, case.resource)
+    return texts.format_part(case.part, case.resource)
 
 
 @register.filter
@@ -78,9 +78,13 @@ def stands(case: VendorCase) -> str:
     expected`."""
     if case.state == CaseState.CLOSED:
         return ""
-    lasted = wording.duration(timezone.now() - case.since_at)
-    most = deadlines.expected().get(CaseState(case.state))
-    return f"for {lasted}" if most is None else f"for {lasted}, {wording.duration(most)} expected"
+    lasted = wording.format_duration(timezone.now() - case.since_at)
+    most = deadlines.get_expected_lengths().get(CaseState(case.state))
+    return (
+        f"for {lasted}"
+        if most is None
+        else f"for {lasted}, {wording.format_duration(most)} expected"
+    )
 
 
 @register.filter

@@ -168,7 +168,7 @@ class Account:
         values: dict[str, Any] = _get_plain_value(asdict(self))
         return values
 
-    def sections(self) -> list[Section]:
+    def list_sections(self) -> list[Section]:
         """Headings with their sentences, in the order of a good story; what there is not is left
         out."""
         sections = [Section(heading, tuple(lines(self))) for heading, lines in _SECTIONS]
@@ -194,15 +194,18 @@ class Section:
     lines: tuple[Sentence, ...]
 
 
-def text(account: Account) -> str:
+def format_text(account: Account) -> str:
     """For a terminal."""
     state = account.state.replace("_", " ")
-    times = f"since {wording.moment(account.onset_at)}; opened {wording.moment(account.opened_at)}"
+    times = (
+        f"since {wording.format_moment(account.onset_at)}; opened"
+        f" {wording.format_moment(account.opened_at)}"
+    )
     lines = [
         f"Incident #{account.incident}: {account.title}",
         f"{state}, {account.severity}, {times}.",
     ]
-    for section in account.sections():
+    for section in account.list_sections():
         lines += ["", section.heading]
         lines += [
             f"  {'| ' if line.kind is Line.EVIDENCE else ''}{line.text}" for line in section.lines
@@ -220,9 +223,9 @@ def _describe_root(account: Account) -> Iterator[Sentence]:
     if root is None:
         return
     what = f"{root.title} ({root.fault_type}) on {root.place}"
-    began = f"{wording.moment(root.at)} by {_CLOCKS.get(root.clock, root.clock)}"
+    began = f"{wording.format_moment(root.at)} by {_CLOCKS.get(root.clock, root.clock)}"
     sources = f" by {_format_list(root.sources)}" if root.sources else ""
-    yield Sentence(f"{what}, {began}, seen{sources} at {wording.clock(root.observed_at)}.")
+    yield Sentence(f"{what}, {began}, seen{sources} at {wording.format_clock(root.observed_at)}.")
     chosen = f"{root.by} chose it" if root.by != KINTSUGI else "It is the root"
     yield Sentence(f"{chosen}: {_end_sentence(root.because)}")
     yield from _describe_tellers(root.told_by)
@@ -263,19 +266,19 @@ def _format_standing(seen: SeenFaults) -> str:
 def _describe_reported(account: Account) -> Iterator[Sentence]:
     for report in account.reported:
         yield Sentence(
-            f"{report.author} reported {report.place} at {wording.moment(report.at)}:"
+            f"{report.author} reported {report.place} at {wording.format_moment(report.at)}:"
             f" {report.text.strip()}"
         )
 
 
 def _describe_changes(account: Account) -> Iterator[Sentence]:
     for change in account.changes[:_NAMED]:
-        before = wording.duration(account.onset_at - change.at)
+        before = wording.format_duration(account.onset_at - change.at)
         where = (
             _format_places(change.places, change.machines) if change.places else "the whole site"
         )
         reference = f" ({change.reference})" if change.reference else ""
-        when = f"{wording.moment(change.at)}, {before} before"
+        when = f"{wording.format_moment(change.at)}, {before} before"
         what = f"{_end_sentence(change.summary)}{reference}"
         yield Sentence(f"{when}, on {where}, by {change.author}: {what}")
     left = len(account.changes) - _NAMED
@@ -297,7 +300,7 @@ def _describe_joined(account: Account) -> Iterator[Sentence]:
 def _describe_held_back(account: Account) -> Iterator[Sentence]:
     if account.held_until is not None:
         yield Sentence(
-            f"No repair starts before {wording.moment(account.held_until)}:"
+            f"No repair starts before {wording.format_moment(account.held_until)}:"
             f" {_end_sentence(account.held_reason or 'held')}"
         )
     yield from _describe_judgements(account, "held", "withdrawn", "recorded")
@@ -314,18 +317,21 @@ def _describe_nearly(account: Account) -> Iterator[Sentence]:
 def _describe_judgements(account: Account, *kinds: str) -> Iterator[Sentence]:
     for judged in account.judged:
         if judged.kind in kinds and judged.by == KINTSUGI:
-            until = f" Until {wording.moment(judged.until)}." if judged.until else ""
+            until = f" Until {wording.format_moment(judged.until)}." if judged.until else ""
             more = f" ({judged.times} times)" if judged.times > 1 else ""
             rule = f"{judged.rule}: " if judged.rule else ""
             yield Sentence(
-                f"{wording.moment(judged.last_at)} {rule}{_end_sentence(judged.text)}{more}{until}"
+                f"{wording.format_moment(judged.last_at)}"
+                f" {rule}{_end_sentence(judged.text)}{more}{until}"
             )
 
 
 def _describe_silence(account: Account) -> Iterator[Sentence]:
     quiet = account.silence
     if quiet is not None:
-        until = f"until {wording.moment(quiet.until)}" if quiet.until else "until it is reviewed"
+        until = (
+            f"until {wording.format_moment(quiet.until)}" if quiet.until else "until it is reviewed"
+        )
         yield Sentence(
             f"{quiet.kind.capitalize()} by {quiet.author} {until}: {_end_sentence(quiet.reason)}"
         )
@@ -336,7 +342,7 @@ def _describe_people(account: Account) -> Iterator[Sentence]:
     for done in account.people:
         what = done.what.replace("_", " ")
         yield Sentence(
-            f"{wording.moment(done.at)} {done.actor}, {what}: {_end_sentence(done.text)}"
+            f"{wording.format_moment(done.at)} {done.actor}, {what}: {_end_sentence(done.text)}"
         )
 
 
@@ -376,9 +382,9 @@ def _format_places(places: Sequence[str], faults: int) -> str:
 
 def _format_span(first: datetime, last: datetime) -> str:
     if first == last:
-        return wording.moment(first)
-    end = wording.clock(last) if last.date() == first.date() else wording.moment(last)
-    return f"from {wording.moment(first)} to {end}"
+        return wording.format_moment(first)
+    end = wording.format_clock(last) if last.date() == first.date() else wording.format_moment(last)
+    return f"from {wording.format_moment(first)} to {end}"
 
 
 def _end_sentence(sentence: str) -> str:

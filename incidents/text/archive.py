@@ -43,7 +43,7 @@ class Piece:
     missing: str = ""
 
 
-def without_secrets(content: bytes, secrets: Collection[str] = ()) -> bytes:
+def hide_secrets(content: bytes, secrets: Collection[str] = ()) -> bytes:
     """Any bytes, with each known secret, and whatever looks like one, hidden: whether or not they
     are text."""
     hidden = HIDDEN.encode()
@@ -56,7 +56,7 @@ def without_secrets(content: bytes, secrets: Collection[str] = ()) -> bytes:
     return _NAMED.sub(rb"\1" + hidden, content)
 
 
-def packed(
+def pack(
     folder: str, pieces: Sequence[Piece], *, at: datetime, secrets: Collection[str] = ()
 ) -> bytes:
     """A .tar.gz with one folder: the pieces in order of their names, and MANIFEST.txt, which names
@@ -66,7 +66,7 @@ def packed(
         if piece.missing:
             lines.append(f"missing  {piece.name}  ({piece.source}): {piece.missing}")
             continue
-        whole = without_secrets(piece.content, secrets)
+        whole = hide_secrets(piece.content, secrets)
         content = whole[-min(MOST_OF_ONE, left) :] if left else b""
         left -= len(content)
         if len(content) < len(whole):

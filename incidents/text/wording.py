@@ -72,7 +72,7 @@ CHANNELS: dict[Channel, str] = {Channel.PLATFORM: "platform", Channel.USER: "use
 _STEPS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
-def duration(length: timedelta) -> str:
+def format_duration(length: timedelta) -> str:
     """`45 s`, `12 min`, `3 h 5 min`, `2 d 4 h`: the two largest units, seconds only below ten
     minutes."""
     left = max(0, int(length.total_seconds()))
@@ -88,26 +88,27 @@ def duration(length: timedelta) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def clock(moment: datetime) -> str:
+def format_clock(moment: datetime) -> str:
     """`05:03:42 UTC`, where the day is plain from where it stands."""
     return f"{moment.astimezone(UTC):%H:%M:%S} UTC"
 
 
-def clock_used(lag_s: float) -> str:
+def format_clock_used(lag_s: float) -> str:
     """Of a time that is ours: `by our clock: the device dates it 1 h after we saw it`."""
     side = "after" if lag_s < 0 else "before"
     return (
-        f"by our clock: the device dates it {duration(timedelta(seconds=abs(lag_s)))} {side} we"
+        f"by our clock: the device dates it {format_duration(timedelta(seconds=abs(lag_s)))}"
+        f" {side} we"
         " saw it"
     )
 
 
-def moment(at: datetime) -> str:
+def format_moment(at: datetime) -> str:
     """`2025-01-15 05:03:42 UTC`."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def resource(path: str, gpus: Mapping[str, int] = MappingProxyType({})) -> str:
+def format_resource_path(path: str, gpus: Mapping[str, int] = MappingProxyType({})) -> str:
     """`node/gn042/gpu/0000:5d:00.0` as `gn042 GPU 3` where `gpus` knows its index, else `gn042 GPU
     0000:5d:00.0`; the host alone for `node/gn042`."""
     parts = path.split("/", 3)

@@ -48,7 +48,7 @@ class DiscoveredMachine:
     failed: tuple[str, ...] = ()
 
 
-def commands() -> tuple[Command, ...]:
+def build_commands() -> tuple[Command, ...]:
     """The first round: everything that needs no name of an interface."""
     devices = "/sys/bus/pci/devices"
     gpus = Command("nvidia-smi", ("nvidia-smi", "-q", "-x"), _GPU_LIMIT)
@@ -60,7 +60,7 @@ def commands() -> tuple[Command, ...]:
     return (gpus, nic_ports.net_command(), rdma, nic_ports.pci_command(), pci, links, lldp)
 
 
-def further_commands(outputs: Mapping[str, Output]) -> tuple[Command, ...]:
+def build_further_commands(outputs: Mapping[str, Output]) -> tuple[Command, ...]:
     """The second round: the driver of each interface that is a PCI device."""
     net = nic_outputs.net_files(_get_contents(outputs, "net"))
     named = sorted(netdev for netdev, about in net.items() if about.get("pci"))
@@ -69,7 +69,7 @@ def further_commands(outputs: Mapping[str, Output]) -> tuple[Command, ...]:
     )
 
 
-def node(target: Target, outputs: Mapping[str, Output]) -> DiscoveredMachine:
+def parse_node(target: Target, outputs: Mapping[str, Output]) -> DiscoveredMachine:
     """The parts of one node, joined with what the inventory knows of them."""
     gpus = _parse_gpus(target, outputs)
     nics = _parse_nics(target, outputs)
@@ -249,7 +249,9 @@ def _parse_text(value: Any) -> str:
     return value.strip()[:64] if isinstance(value, str) else ""
 
 
-def switch_neighbours(target: Target, values: Mapping[str, SnmpValue]) -> dict[str, Neighbour]:
+def parse_switch_neighbours(
+    target: Target, values: Mapping[str, SnmpValue]
+) -> dict[str, Neighbour]:
     """LLDP-MIB: own port, as the inventory names it, to neighbour. Rows are
     timeMark.localPort.index (802.1AB).
 
@@ -286,7 +288,7 @@ def _parse_port_id(value: SnmpValue) -> str:
     return switch_tables.format_value(value)
 
 
-def far_end(
+def find_far_end(
     neighbour: Neighbour,
     *,
     switches: Mapping[str, Sequence[str]],

@@ -34,20 +34,20 @@ class Graph:
     # Cables
     # ---------------------------------------------------------------------------
 
-    def peer(self, resource: str) -> str | None:
+    def find_peer(self, resource: str) -> str | None:
         """The resource at the other end of this one's cable."""
-        return self.topology.peer(resource)
+        return self.topology.find_peer(resource)
 
     def ends(self, resource: str) -> frozenset[str]:
         """The machines at both ends of this resource's cable; only its own where no cable is
         known."""
         return frozenset(self.topology.ends(resource))
 
-    def neighbours(self, machine: str) -> frozenset[str]:
+    def get_neighbours(self, machine: str) -> frozenset[str]:
         """The machines that are cabled to this one."""
-        return self.topology.neighbours(machine)
+        return self.topology.get_neighbours(machine)
 
-    def far_ends(self, machine: str) -> Mapping[str, str]:
+    def get_far_ends(self, machine: str) -> Mapping[str, str]:
         """The machine's own cabled ports or NICs, each with what it is cabled to."""
         return self._far_ends.get(machine, {})
 
@@ -62,27 +62,27 @@ class Graph:
     # Switches
     # ---------------------------------------------------------------------------
 
-    def switch(self, machine: str) -> SwitchPlace | None:
+    def find_switch(self, machine: str) -> SwitchPlace | None:
         return self._switches.get(machine)
 
     @cached_property
     def _switches(self) -> dict[str, SwitchPlace]:
         return {resources.switch(place.name): place for place in self.topology.switches}
 
-    def role(self, machine: str) -> str:
+    def get_role(self, machine: str) -> str:
         """leaf, spine, storage or management; empty for what is no switch of the inventory."""
         place = self._switches.get(machine)
         return place.role if place is not None else ""
 
-    def switches_of(self, machine: str, role: str = "") -> frozenset[str]:
+    def get_switches(self, machine: str, role: str = "") -> frozenset[str]:
         """The switches that the machine is cabled to; of one role when it is given."""
-        near = self.neighbours(machine)
+        near = self.get_neighbours(machine)
         switches = frozenset(path for path in near if path.startswith("switch/"))
         if not role:
             return switches
-        return frozenset(switch for switch in switches if self.role(switch) == role)
+        return frozenset(switch for switch in switches if self.get_role(switch) == role)
 
-    def siblings(self, place: str) -> frozenset[str]:
+    def get_siblings(self, place: str) -> frozenset[str]:
         """What does for others what this place does: the leafs of the other rails of a pod, the
         other spines, the other storage switches of a path, the other racks of a pod, the other
         feeds, the modules of one switch that hold as many ports. Of a pod none: what takes
@@ -92,9 +92,9 @@ class Graph:
         return self._siblings.get(place, NOTHING) - {place}
 
     def _get_modules_beside(self, module: str) -> frozenset[str]:
-        ports = len(self.ports_of(module))
+        ports = len(self.get_ports(module))
         modules = self._modules_by_switch.get(resources.owner(module), NOTHING)
-        alike = {sibling for sibling in modules if len(self.ports_of(sibling)) == ports}
+        alike = {sibling for sibling in modules if len(self.get_ports(sibling)) == ports}
         return frozenset(alike - {module})
 
     @cached_property
@@ -115,11 +115,11 @@ class Graph:
     # Modules
     # ---------------------------------------------------------------------------
 
-    def module_of(self, resource: str) -> str | None:
+    def find_module(self, resource: str) -> str | None:
         """The switch's module that a port is in, or the module itself."""
         return resource if "/module/" in resource else self._modules.get(resource)
 
-    def ports_of(self, module: str) -> frozenset[str]:
+    def get_ports(self, module: str) -> frozenset[str]:
         return self._ports.get(module, NOTHING)
 
     @cached_property
@@ -137,7 +137,7 @@ class Graph:
     # Racks and feeds
     # ---------------------------------------------------------------------------
 
-    def rack_of(self, machine: str) -> str | None:
+    def find_rack(self, machine: str) -> str | None:
         """`rack/r01`, or the rack itself."""
         return machine if machine.startswith("rack/") else self._racks_by_machine.get(machine)
 
@@ -147,16 +147,16 @@ class Graph:
         racks.update({path: switch.rack for path, switch in self._switches.items()})
         return {machine: resources.rack(rack) for machine, rack in racks.items() if rack}
 
-    def machines_in(self, rack: str) -> frozenset[str]:
+    def get_machines_in(self, rack: str) -> frozenset[str]:
         return self._machines_by_rack.get(rack, NOTHING)
 
     @cached_property
     def _machines_by_rack(self) -> dict[str, frozenset[str]]:
         return _group_by_second((machine, rack) for machine, rack in self._racks_by_machine.items())
 
-    def feeds_of(self, machine: str) -> frozenset[str]:
+    def get_feeds(self, machine: str) -> frozenset[str]:
         """The feeds of its rack."""
-        rack = self._racks.get(self.rack_of(machine) or "")
+        rack = self._racks.get(self.find_rack(machine) or "")
         if rack is None:
             return NOTHING
         return frozenset(resources.feed(name) for name in rack.feeds)
@@ -165,7 +165,7 @@ class Graph:
     def _racks(self) -> dict[str, RackPlace]:
         return {resources.rack(rack.name): rack for rack in self.topology.racks}
 
-    def racks_on(self, feed: str) -> frozenset[str]:
+    def get_racks_on(self, feed: str) -> frozenset[str]:
         return self._racks_by_feed.get(feed, NOTHING)
 
     @cached_property
@@ -176,10 +176,10 @@ class Graph:
                 racks_and_feeds.append((rack, resources.feed(name)))
         return _group_by_second(racks_and_feeds)
 
-    def management_switches_of(self, machine: str) -> frozenset[str]:
+    def get_management_switches(self, machine: str) -> frozenset[str]:
         """That of its rack, and any that it is cabled to."""
-        cabled = self.switches_of(machine, MANAGEMENT)
-        rack = self._racks.get(self.rack_of(machine) or "")
+        cabled = self.get_switches(machine, MANAGEMENT)
+        rack = self._racks.get(self.find_rack(machine) or "")
         if rack is None or not rack.management_switch:
             return cabled
         return cabled | {resources.switch(rack.management_switch)}
@@ -191,14 +191,14 @@ class Graph:
             if not place.management_switch:
                 continue
             switch = resources.switch(place.management_switch)
-            for machine in self.machines_in(rack):
+            for machine in self.get_machines_in(rack):
                 machines_and_switches.append((machine, switch))
         return _group_by_second(machines_and_switches)
 
     # Pods, nodes and file systems
     # ---------------------------------------------------------------------------
 
-    def pod_of(self, machine: str) -> str:
+    def get_pod(self, machine: str) -> str:
         """The pod of a node, leaf or rack, or the pod itself; empty for what serves several pods
         (spines, file systems and their servers), and for what no inventory gives a pod."""
         return self._pods.get(machine, "")
@@ -222,14 +222,14 @@ class Graph:
             (path, resources.pod(place.pod)) for path, place in leafs if place.pod
         )
 
-    def node(self, machine: str) -> NodePlace | None:
+    def find_node(self, machine: str) -> NodePlace | None:
         return self._nodes.get(machine)
 
     @cached_property
     def _nodes(self) -> dict[str, NodePlace]:
         return {resources.node(node.name): node for node in self.topology.nodes}
 
-    def file_systems_of(self, machine: str) -> frozenset[str]:
+    def get_file_systems(self, machine: str) -> frozenset[str]:
         """Those that a node of its role mounts, or that a server serves."""
         served = self._served_by.get(machine, NOTHING)
         place = self._nodes.get(machine)
@@ -261,25 +261,25 @@ class Graph:
     def _paths(self) -> dict[str, StoragePlace]:
         return {resources.file_system(path.mount): path for path in self.topology.storage}
 
-    def storage_switches_of(self, machine: str) -> frozenset[str]:
+    def get_storage_switches(self, machine: str) -> frozenset[str]:
         """The storage switches on the node's own path: cabled to it, or, where no cable is known,
         named by the path."""
-        cabled = self.switches_of(machine, STORAGE)
+        cabled = self.get_switches(machine, STORAGE)
         if cabled:
             return cabled
-        return NOTHING.union(*map(self.path_of, self.file_systems_of(machine)))
+        return NOTHING.union(*map(self.get_path, self.get_file_systems(machine)))
 
-    def path_of(self, file_system: str) -> frozenset[str]:
+    def get_path(self, file_system: str) -> frozenset[str]:
         """The switches between a file system and its clients."""
         path = self._paths.get(file_system)
         if path is None:
             return NOTHING
         return frozenset(resources.switch(name) for name in path.switches)
 
-    def file_systems_over(self, switch: str) -> frozenset[str]:
-        return frozenset(path for path in self._paths if switch in self.path_of(path))
+    def get_file_systems_over(self, switch: str) -> frozenset[str]:
+        return frozenset(path for path in self._paths if switch in self.get_path(path))
 
-    def servers_of(self, file_system: str) -> frozenset[str]:
+    def get_servers(self, file_system: str) -> frozenset[str]:
         path = self._paths.get(file_system)
         if path is None:
             return NOTHING
@@ -288,7 +288,7 @@ class Graph:
     # What hangs on a place
     # ---------------------------------------------------------------------------
 
-    def children(self, place: str) -> frozenset[str]:
+    def get_children(self, place: str) -> frozenset[str]:
         """What hangs on it: NICs on a leaf or storage switch, leafs' uplink ports on a spine, the
         leafs of a pod, ports on a module, the cabled NICs of a node, machines elsewhere."""
         known = self._children.get(place)
@@ -302,15 +302,15 @@ class Graph:
 
     def _get_hanging_on(self, place: str) -> frozenset[str]:
         if "/module/" in place:
-            return self.ports_of(place)
+            return self.get_ports(place)
         if place.startswith("switch/"):
             return self._get_below_switch(place)
         if place.startswith("node/"):
-            return frozenset(self.far_ends(place))
+            return frozenset(self.get_far_ends(place))
         if place.startswith("rack/"):
-            return self.machines_in(place)
+            return self.get_machines_in(place)
         if place.startswith("feed/"):
-            return NOTHING.union(*map(self.machines_in, self.racks_on(place)))
+            return NOTHING.union(*map(self.get_machines_in, self.get_racks_on(place)))
         if place.startswith("pod/"):
             return self._leafs_by_pod.get(place, NOTHING)
         if place == ALL_NODES:
@@ -321,15 +321,15 @@ class Graph:
         return frozenset(machine for machine, node in self._nodes.items() if node.role in roles)
 
     def _get_below_switch(self, switch: str) -> frozenset[str]:
-        far = frozenset(self.far_ends(switch).values())
-        role = self.role(switch)
+        far = frozenset(self.get_far_ends(switch).values())
+        role = self.get_role(switch)
         if role == MANAGEMENT:
             return self._managed_by.get(switch, NOTHING) | {resources.owner(end) for end in far}
         if role == SPINE:
             return frozenset(end for end in far if end.startswith("switch/"))
         return frozenset(end for end in far if end.startswith("node/"))
 
-    def machines_behind(self, place: str) -> frozenset[str]:
+    def get_machines_behind(self, place: str) -> frozenset[str]:
         """The machines of its children; for a port of a module, and for a node, those at both ends
         of its cables."""
         known = self._behind.get(place)
@@ -343,22 +343,22 @@ class Graph:
 
     def _get_machines(self, place: str) -> frozenset[str]:
         if place.startswith("node/"):
-            return self.switches_of(place) | {place}
+            return self.get_switches(place) | {place}
         if "/module/" in place:
-            return NOTHING.union(*map(self.ends, self.ports_of(place)))
-        return frozenset(resources.owner(child) for child in self.children(place))
+            return NOTHING.union(*map(self.ends, self.get_ports(place)))
+        return frozenset(resources.owner(child) for child in self.get_children(place))
 
-    def child_of(self, place: str, resource: str) -> str | None:
+    def find_child(self, place: str, resource: str) -> str | None:
         """Which child of the place a resource speaks of: itself, the far end of its cable, or its
         machine."""
-        children = self.children(place)
+        children = self.get_children(place)
         machine = resources.owner(resource)
-        for candidate in (resource, self.peer(resource), machine):
+        for candidate in (resource, self.find_peer(resource), machine):
             if candidate in children:
                 return candidate
         if resource != machine:
             return None
-        for end, far_end in self.far_ends(machine).items():
+        for end, far_end in self.get_far_ends(machine).items():
             if end in children and resources.owner(far_end) == place:
                 return end
         return None

@@ -17,7 +17,7 @@ from typing import Any
 from detectors import resources, toml_text
 from detectors.time_zones import get_zone
 from incidents.topology import joints, rules
-from incidents.topology.rows import Row, given
+from incidents.topology.rows import Row, read_given
 from incidents.topology.topology import (
     CablePlace,
     FeedPlace,
@@ -121,28 +121,28 @@ class _Reader:
                 self.unread |= set(expand(str(names)))
 
     def _take_site(self, where: str, row: Row) -> None:
-        zone = row.text("time_zone", "UTC")
+        zone = row.read_text("time_zone", "UTC")
         try:
             get_zone(zone)
         except ValueError:
             row.wrong.append(f"time_zone {zone!r} is no IANA time zone such as Asia/Tokyo")
-        self.site = Site(row.text("name", ""), row.text("cluster_name", ""), zone)
-        row.done()
+        self.site = Site(row.read_text("name", ""), row.read_text("cluster_name", ""), zone)
+        row.require_all_read()
 
     def _take_nodes(self, where: str, row: Row) -> None:
-        names = row.hosts("names")
-        racks = row.spread("racks", names)
-        addresses = row.paired("addresses", names)
-        bmcs = row.paired("bmcs", names)
-        nics_by_name = row.nics(names)
-        ssh_port = row.number("ssh_port", 22)
-        role = row.text("role", "compute")
-        pod = row.text("pod", "")
-        partitions = tuple(row.words("partitions"))
-        gpu_count = row.number_or_none("gpu_count")
-        gpus = row.gpus()
-        nvswitches = row.nvswitches()
-        row.done()
+        names = row.read_hosts("names")
+        racks = row.read_spread("racks", names)
+        addresses = row.read_paired("addresses", names)
+        bmcs = row.read_paired("bmcs", names)
+        nics_by_name = row.read_nics(names)
+        ssh_port = row.read_number("ssh_port", 22)
+        role = row.read_text("role", "compute")
+        pod = row.read_text("pod", "")
+        partitions = tuple(row.read_words("partitions"))
+        gpu_count = row.read_number_or_none("gpu_count")
+        gpus = row.read_gpus()
+        nvswitches = row.read_nvswitches()
+        row.require_all_read()
         node = NodePlace(
             name="",
             ssh_port=ssh_port,
@@ -164,34 +164,34 @@ class _Reader:
         """One node in particular: what the row gives replaces what is known of the node."""
         name = row.name("name")
         text_keys = ("address", "role", "pod", "rack", "serial")
-        readers = {key: _make_reader(row.text, key, "") for key in text_keys}
-        readers["ssh_port"] = lambda: row.number("ssh_port", 22)
-        readers["partitions"] = lambda: tuple(row.words("partitions"))
-        readers["gpu_count"] = lambda: row.number_or_none("gpu_count")
-        readers["gpus"] = row.gpus
-        readers["nvswitches"] = row.nvswitches
-        readers["nics"] = lambda: row.nics([name])[0]
-        values = given(row, readers)
+        readers = {key: _make_reader(row.read_text, key, "") for key in text_keys}
+        readers["ssh_port"] = lambda: row.read_number("ssh_port", 22)
+        readers["partitions"] = lambda: tuple(row.read_words("partitions"))
+        readers["gpu_count"] = lambda: row.read_number_or_none("gpu_count")
+        readers["gpus"] = row.read_gpus
+        readers["nvswitches"] = row.read_nvswitches
+        readers["nics"] = lambda: row.read_nics([name])[0]
+        values = read_given(row, readers)
         if "bmc" in row.values:
-            values["bmc_address"] = row.text("bmc")
-        row.done()
+            values["bmc_address"] = row.read_text("bmc")
+        row.require_all_read()
         place = self.nodes.get(name) or NodePlace(name=name, given=frozenset())
         fields = None if place.given is None else place.given | frozenset(values)
         self.nodes[name] = replace(place, **values, given=fields)
         self.where[f"node/{name}"] = where
 
     def _take_switches(self, where: str, row: Row) -> None:
-        names = row.hosts("names")
-        role = row.choice("role", SWITCH_ROLES)
-        rails = row.rails(names)
-        addresses = row.paired("addresses", names)
-        serials = row.paired("serials", names)
-        snmp_engine_ids = row.paired("snmp_engine_ids", names)
-        racks = row.spread("racks", names)
-        pod = row.text("pod", "")
-        ssh_port = row.number("ssh_port", 22)
-        snmp_port = row.number("snmp_port", 161)
-        row.done()
+        names = row.read_hosts("names")
+        role = row.read_choice("role", SWITCH_ROLES)
+        rails = row.read_rails(names)
+        addresses = row.read_paired("addresses", names)
+        serials = row.read_paired("serials", names)
+        snmp_engine_ids = row.read_paired("snmp_engine_ids", names)
+        racks = row.read_spread("racks", names)
+        pod = row.read_text("pod", "")
+        ssh_port = row.read_number("ssh_port", 22)
+        snmp_port = row.read_number("snmp_port", 161)
+        row.require_all_read()
         switch = SwitchPlace("", role, pod=pod, ssh_port=ssh_port, snmp_port=snmp_port)
         for number, name in enumerate(names):
             self._record_place(f"switch/{name}", where, name in self.switches)
@@ -213,7 +213,7 @@ class _Reader:
         self.where[machine] = where
 
     def _take_modules(self, where: str, row: Row) -> None:
-        for module in rules.modules(row):
+        for module in rules.build_modules(row):
             key = (module.switch, module.name)
             if key in self.modules:
                 self.problems.append(
@@ -224,7 +224,7 @@ class _Reader:
 
     def _take_ports(self, where: str, row: Row) -> None:
         """A later row says more of a port; it does not take back what an earlier one said."""
-        for port in rules.ports(row):
+        for port in rules.build_ports(row):
             earlier = self.ports.get((port.switch, port.name), port)
             declared = {}
             for key, value in vars(port).items():
@@ -234,8 +234,8 @@ class _Reader:
             self.where[resources.port(port.switch, port.name)] = where
 
     def _take_cables(self, where: str, row: Row) -> None:
-        speed = row.number("speed_gbps", 0)
-        for a, b in rules.cables(row):
+        speed = row.read_number("speed_gbps", 0)
+        for a, b in rules.build_cables(row):
             for end in (a, b):
                 if not _PATH.fullmatch(end) or len(end) > _LONGEST_PATH:
                     self.problems.append(
@@ -249,48 +249,48 @@ class _Reader:
             self.cables.append(CablePlace(a, b, speed or None))
 
     def _take_racks(self, where: str, row: Row) -> None:
-        names = row.hosts("names")
-        pod = row.text("pod", "")
-        feeds = tuple(row.words("feeds"))
-        switches = row.spread("management_switches", names)
-        row.done()
+        names = row.read_hosts("names")
+        pod = row.read_text("pod", "")
+        feeds = tuple(row.read_words("feeds"))
+        switches = row.read_spread("management_switches", names)
+        row.require_all_read()
         for name, switch in zip(names, switches, strict=True):
             self.racks[name] = RackPlace(name, pod, feeds, switch)
             self.where[f"rack/{name}"] = where
 
     def _take_feeds(self, where: str, row: Row) -> None:
-        names, source = row.hosts("names"), row.text("source", "")
-        row.done()
+        names, source = row.read_hosts("names"), row.read_text("source", "")
+        row.require_all_read()
         self.feeds.update({name: FeedPlace(name, source) for name in names})
 
     def _take_storage(self, where: str, row: Row) -> None:
-        mount = row.text("mount")
-        source = row.text("source", "")
-        servers = tuple(row.hosts_or_none("servers"))
-        switches = tuple(row.hosts_or_none("switches"))
-        nics = tuple(row.words("nics"))
-        roles = tuple(row.words("roles", ("compute",)))
-        row.done()
+        mount = row.read_text("mount")
+        source = row.read_text("source", "")
+        servers = tuple(row.read_hosts_or_none("servers"))
+        switches = tuple(row.read_hosts_or_none("switches"))
+        nics = tuple(row.read_words("nics"))
+        roles = tuple(row.read_words("roles", ("compute",)))
+        row.require_all_read()
         self.storage[mount] = StoragePlace(mount, source, servers, switches, nics, roles)
         self.where[f"mount/{mount}"] = where
 
     def _take_expected(self, where: str, row: Row) -> None:
-        kind = row.choice("kind", TARGET_KINDS)
-        roles = row.words("roles", ("",))
-        settings, urls = row.texts("settings"), row.texts("urls")
-        mounts = tuple(row.words("mounts"))
-        services = tuple(row.words("services"))
-        row.done()
+        kind = row.read_choice("kind", TARGET_KINDS)
+        roles = row.read_words("roles", ("",))
+        settings, urls = row.read_texts("settings"), row.read_texts("urls")
+        mounts = tuple(row.read_words("mounts"))
+        services = tuple(row.read_words("services"))
+        row.require_all_read()
         for role in roles:
             if (kind, role) in self.roles:
                 self.problems.append(f"{where}: {kind} {role} stands in an earlier row too")
             self.roles[(kind, role)] = RolePlace(kind, role, settings, urls, mounts, services)
 
     def _take_alias(self, where: str, row: Row) -> None:
-        name, resource = row.text("name"), row.text("resource")
+        name, resource = row.read_text("name"), row.read_text("resource")
         if not _PATH.fullmatch(resource):
             row.wrong.append(f"resource {resource!r} is no resource path such as node/gn001")
-        row.done()
+        row.require_all_read()
         if self.aliases.get(name, resource) != resource:
             self.problems.append(f"{where}: {name} already means {self.aliases[name]}")
         self.aliases[name] = resource
@@ -307,7 +307,7 @@ def load(*paths: Path) -> Topology:
     for path in paths:
         reader.read(path)
     topology = _make_topology(reader)
-    problems = [*reader.problems, *joints.problems(topology, reader.where, reader.unread)]
+    problems = [*reader.problems, *joints.list_problems(topology, reader.where, reader.unread)]
     if problems:
         raise InventoryError("\n".join(problems))
     return topology

@@ -14,7 +14,9 @@ _SNMP = 161
 _MOST_ALIKE = 3
 
 
-def problems(topology: Topology, where: Mapping[str, str], unread: Container[str]) -> list[str]:
+def list_problems(
+    topology: Topology, where: Mapping[str, str], unread: Container[str]
+) -> list[str]:
     """One line each, behind the place that `where` has of the resource. `unread`: names of rows
     that were wrong."""
     missing = list(_ends(topology, where, unread))

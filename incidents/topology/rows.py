@@ -31,30 +31,30 @@ class Row:
     wrong: list[str] = field(default_factory=list)
     _read: set[str] = field(default_factory=set)
 
-    def text(self, key: str, default: str | None = None) -> str:
+    def read_text(self, key: str, default: str | None = None) -> str:
         value = self._get(key, default)
         if value is None or not isinstance(value, str):
             self.wrong.append(f"missing {key}" if value is None else f"{key} is no text")
             return ""
         return str(value)
 
-    def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
-        value = self.text(key, default)
+    def read_choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
+        value = self.read_text(key, default)
         if value != default and value not in choices:
             self.wrong.append(f"{key} {value!r} is none of {', '.join(choices)}")
         return value
 
-    def number(self, key: str, default: int) -> int:
+    def read_number(self, key: str, default: int) -> int:
         value = self._get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             self.wrong.append(f"{key} {value!r} is no whole number")
             return default
         return value
 
-    def number_or_none(self, key: str) -> int | None:
-        return self.number(key, 0) if key in self.values else None
+    def read_number_or_none(self, key: str) -> int | None:
+        return self.read_number(key, 0) if key in self.values else None
 
-    def flag_or_none(self, key: str) -> bool | None:
+    def read_flag_or_none(self, key: str) -> bool | None:
         value = self._get(key, None)
         if value is not None and not isinstance(value, bool):
             self.wrong.append(f"{key} {value!r} is neither true nor false")
@@ -62,16 +62,16 @@ class Row:
         return value
 
     def name(self, key: str) -> str:
-        return self.checked(self.text(key))
+        return self.check_name(self.read_text(key))
 
-    def words(self, key: str, default: Sequence[str] = ()) -> list[str]:
+    def read_words(self, key: str, default: Sequence[str] = ()) -> list[str]:
         value = self._get(key, list(default))
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             self.wrong.append(f"{key} is a list of texts")
             return []
         return list(value)
 
-    def texts(self, key: str) -> dict[str, str]:
+    def read_texts(self, key: str) -> dict[str, str]:
         """A table of texts and numbers, as texts: what devices show is compared as text."""
         value = self._get(key, {})
         is_flat = isinstance(value, dict) and all(
@@ -85,47 +85,47 @@ class Row:
             texts[name] = str(item).lower() if isinstance(item, bool) else str(item)
         return texts
 
-    def hosts(self, key: str) -> list[str]:
+    def read_hosts(self, key: str) -> list[str]:
         """A host list as names; the row cannot be read without it."""
-        text = self.text(key)
+        text = self.read_text(key)
         if not text:
-            self.cannot(f"{key} is empty" if not self.wrong else "")
+            self.fail(f"{key} is empty" if not self.wrong else "")
         try:
             names = expand(text)
         except ValueError as error:
-            self.cannot(f"{key}: {error}")
-        return [self.checked(name) for name in names]
+            self.fail(f"{key}: {error}")
+        return [self.check_name(name) for name in names]
 
-    def hosts_or_none(self, key: str) -> list[str]:
+    def read_hosts_or_none(self, key: str) -> list[str]:
         """A host list that may be left out."""
         if key in self.values:
-            return self.hosts(key)
+            return self.read_hosts(key)
         return []
 
-    def paired(self, key: str, names: Sequence[str]) -> list[str]:
+    def read_paired(self, key: str, names: Sequence[str]) -> list[str]:
         """A host list with one entry for each name; empty texts when it is left out."""
         if not self.values.get(key):
             self._read.add(key)
             return [""] * len(names)
-        values = self.hosts(key)
+        values = self.read_hosts(key)
         if len(values) != len(names):
             self.wrong.append(f"{key} has {len(values)} entries for {len(names)} names")
             return [""] * len(names)
         return values
 
-    def spread(self, key: str, names: Sequence[str]) -> list[str]:
+    def read_spread(self, key: str, names: Sequence[str]) -> list[str]:
         """A host list whose entries each hold the same number of the names, in order."""
         if not self.values.get(key):
             self._read.add(key)
             return [""] * len(names)
-        values = self.hosts(key)
+        values = self.read_hosts(key)
         if len(names) % len(values):
             self.wrong.append(f"{len(names)} names do not fill {len(values)} {key} evenly")
             return [""] * len(names)
         names_each = len(names) // len(values)
         return [value for value in values for _ in range(names_each)]
 
-    def rails(self, names: Sequence[str]) -> list[int | None]:
+    def read_rails(self, names: Sequence[str]) -> list[int | None]:
         """`rail` for all of the names, or `rails` with one number for each."""
         rail = self._get("rail", None)
         rails = self._get("rails", None)
@@ -137,7 +137,7 @@ class Row:
             return [None] * len(names)
         return list(rails)
 
-    def gpus(self) -> tuple[GpuPlace, ...]:
+    def read_gpus(self) -> tuple[GpuPlace, ...]:
         """PCI addresses in index order, or tables with index, pci, uuid, serial."""
         places = []
         for number, value in enumerate(self._get("gpus", [])):
@@ -158,7 +158,7 @@ class Row:
                 self.wrong.append(f"gpus: one {what} stands twice")
         return tuple(places)
 
-    def nvswitches(self) -> tuple[NvSwitchPlace, ...]:
+    def read_nvswitches(self) -> tuple[NvSwitchPlace, ...]:
         """PCI addresses, or tables with pci, uuid, serial."""
         places = []
         for value in self._get("nvswitches", []):
@@ -177,7 +177,7 @@ class Row:
             self.wrong.append("nvswitches: one pci stands twice")
         return tuple(places)
 
-    def nics(self, names: Sequence[str]) -> list[tuple[NicPlace, ...]]:
+    def read_nics(self, names: Sequence[str]) -> list[tuple[NicPlace, ...]]:
         """Of each of the names: device names, or tables. `addresses` in a table has one entry for
         each name."""
         read = [self._parse_nic(value, names) for value in self._get("nics", [])]
@@ -191,19 +191,19 @@ class Row:
 
     def _parse_nic(self, value: object, names: Sequence[str]) -> list[NicPlace] | None:
         row = Row(dict(value) if isinstance(value, dict) else {"device": value})
-        device = row.text("device")
-        pci = resources.pci_address(row.text("pci", "")) or ""
+        device = row.read_text("device")
+        pci = resources.pci_address(row.read_text("pci", "")) or ""
         if row.values.get("pci") and not pci:
             row.wrong.append(f"pci {row.values['pci']!r} is no PCI address such as 0000:18:00.0")
-        texts = {key: row.text(key, "") for key in _NIC_TEXTS}
-        texts |= {key: row.choice(key, NIC_ROLES, "") for key in ("role", "also")}
-        numbers = {key: row.number_or_none(key) for key in _NIC_NUMBERS}
+        texts = {key: row.read_text(key, "") for key in _NIC_TEXTS}
+        texts |= {key: row.read_choice(key, NIC_ROLES, "") for key in ("role", "also")}
+        numbers = {key: row.read_number_or_none(key) for key in _NIC_NUMBERS}
         if "addresses" in row.values:
-            addresses = row.paired("addresses", names)
+            addresses = row.read_paired("addresses", names)
         else:
             addresses = [texts["address"]] * len(names)
         try:
-            row.done()
+            row.require_all_read()
         except RowError:
             reasons = "; ".join(row.wrong)
             self.wrong.append(f"nics: {device or value!r} is no NIC such as mlx5_0: {reasons}")
@@ -211,27 +211,27 @@ class Row:
         texts.pop("address")
         return [NicPlace(device, pci, address=address, **texts, **numbers) for address in addresses]  # type: ignore[arg-type]
 
-    def ports(self, key: str) -> Callable[[int], str]:
+    def read_port_names(self, key: str) -> Callable[[int], str]:
         """`{name = "Ethernet{}", first = 0, step = 4}` as the name of the port with a running
         number."""
         value = self._get(key, None)
         if not isinstance(value, dict) or "{}" not in str(value.get("name", "")):
-            self.cannot(f'{key} is written as {{name = "Ethernet{{}}", first = 0, step = 4}}')
+            self.fail(f'{key} is written as {{name = "Ethernet{{}}", first = 0, step = 4}}')
         first = value.get("first", 0)
         step = value.get("step", 1)
         if not isinstance(first, int) or not isinstance(step, int):
-            self.cannot(f"{key}: first and step are whole numbers")
+            self.fail(f"{key}: first and step are whole numbers")
         name = str(value["name"])
         return lambda number: name.replace("{}", str(first + step * number))
 
-    def done(self) -> None:
+    def require_all_read(self) -> None:
         """Raises everything that was wrong, keys that nobody read included."""
         unread = sorted(set(self.values) - self._read)
         self.wrong += [f"unknown key {key}" for key in unread]
         if self.wrong:
             raise RowError("\n".join(self.wrong))
 
-    def cannot(self, reason: str) -> NoReturn:
+    def fail(self, reason: str) -> NoReturn:
         """The rest of the row cannot be read."""
         if reason:
             self.wrong.append(reason)
@@ -241,7 +241,7 @@ class Row:
         self._read.add(key)
         return self.values.get(key, default)
 
-    def checked(self, name: str) -> str:
+    def check_name(self, name: str) -> str:
         if not _NAME.fullmatch(name):
             self.wrong.append(
                 f"{name!r} is no short host name: lower-case letters, digits, - . _, 64 at most"
@@ -249,6 +249,6 @@ class Row:
         return name
 
 
-def given(row: Row, readers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+def read_given(row: Row, readers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     """Of these keys those that the row has, read."""
     return {key: read() for key, read in readers.items() if key in row.values}

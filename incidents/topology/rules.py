@@ -10,24 +10,24 @@ from incidents.topology.rows import Row
 from incidents.topology.topology import ModulePlace, PortPlace
 
 
-def cables(row: Row) -> Iterable[tuple[str, str]]:
+def build_cables(row: Row) -> Iterable[tuple[str, str]]:
     """The cables of one row: both ends, a rule for nodes, or a rule for two layers of switches."""
     if "a" in row.values:
-        ends = [(row.text("a"), row.text("b"))]
+        ends = [(row.read_text("a"), row.read_text("b"))]
     elif "nodes" in row.values:
         ends = list(_list_node_cables(row))
     else:
         ends = list(_list_layer_cables(row))
-    row.done()
+    row.require_all_read()
     return ends
 
 
 def _list_node_cables(row: Row) -> Iterator[tuple[str, str]]:
     """NIC number r of node number k goes to switch number r, port number k."""
-    nodes, switches = row.hosts("nodes"), row.hosts("switches")
-    nics, port = row.words("nics"), row.ports("ports")
+    nodes, switches = row.read_hosts("nodes"), row.read_hosts("switches")
+    nics, port = row.read_words("nics"), row.read_port_names("ports")
     if len(nics) != len(switches):
-        row.cannot(f"{len(nics)} nics for {len(switches)} switches: each NIC goes to one switch")
+        row.fail(f"{len(nics)} nics for {len(switches)} switches: each NIC goes to one switch")
     for number, node in enumerate(nodes):
         for nic, switch in zip(nics, switches, strict=True):
             yield resources.nic(node, nic), resources.port(switch, port(number))
@@ -36,10 +36,10 @@ def _list_node_cables(row: Row) -> Iterator[tuple[str, str]]:
 def _list_layer_cables(row: Row) -> Iterator[tuple[str, str]]:
     """Every lower switch has `links` cables to every upper one; ports count on across the other
     layer."""
-    lower = row.hosts("lower")
-    upper = row.hosts("upper")
-    links = row.number("links", 1)
-    lower_port, upper_port = row.ports("lower_ports"), row.ports("upper_ports")
+    lower = row.read_hosts("lower")
+    upper = row.read_hosts("upper")
+    links = row.read_number("links", 1)
+    lower_port, upper_port = row.read_port_names("lower_ports"), row.read_port_names("upper_ports")
     for low, below in enumerate(lower):
         for high, above in enumerate(upper):
             for link in range(links):
@@ -48,17 +48,17 @@ def _list_layer_cables(row: Row) -> Iterator[tuple[str, str]]:
                 yield lower_end, upper_end
 
 
-def modules(row: Row) -> list[ModulePlace]:
+def build_modules(row: Row) -> list[ModulePlace]:
     """`count` modules in each switch, each with `ports_each` ports; ports count on from module to
     module."""
-    switches, count = row.hosts("switches"), row.number("count", 1)
-    ports_each = row.number("ports_each", 1)
-    name, port = row.ports("names"), row.ports("ports")
-    kind = row.text("kind", "")
-    lanes = row.number("lanes", 8)
+    switches, count = row.read_hosts("switches"), row.read_number("count", 1)
+    ports_each = row.read_number("ports_each", 1)
+    name, port = row.read_port_names("names"), row.read_port_names("ports")
+    kind = row.read_text("kind", "")
+    lanes = row.read_number("lanes", 8)
     if not ports_each or lanes % ports_each:
         row.wrong.append(f"{lanes} lanes are not shared evenly by {ports_each} ports")
-    row.done()
+    row.require_all_read()
     places = []
     for switch in switches:
         for number in range(count):
@@ -68,20 +68,20 @@ def modules(row: Row) -> list[ModulePlace]:
     return places
 
 
-def ports(row: Row) -> list[PortPlace]:
+def build_ports(row: Row) -> list[PortPlace]:
     """What is declared of `count` ports of each switch, or of the named one."""
-    switches = row.hosts("switches")
+    switches = row.read_hosts("switches")
     if "name" in row.values:
-        names = [row.text("name")]
+        names = [row.read_text("name")]
     else:
-        port, count = row.ports("names"), row.number("count", 1)
+        port, count = row.read_port_names("names"), row.read_number("count", 1)
         names = [port(number) for number in range(count)]
-    speed_gbps = row.number_or_none("speed_gbps")
-    mtu = row.number_or_none("mtu")
-    fec = row.text("fec", "")
-    is_autonegotiated = row.flag_or_none("is_autonegotiated")
-    is_admin_up = row.flag_or_none("is_admin_up")
-    row.done()
+    speed_gbps = row.read_number_or_none("speed_gbps")
+    mtu = row.read_number_or_none("mtu")
+    fec = row.read_text("fec", "")
+    is_autonegotiated = row.read_flag_or_none("is_autonegotiated")
+    is_admin_up = row.read_flag_or_none("is_admin_up")
+    row.require_all_read()
     declared = PortPlace(
         switch="",
         name="",

@@ -198,11 +198,11 @@ class Topology:
         ends.update({cable.b: cable.a for cable in self.cables})
         return ends
 
-    def peer(self, resource: str) -> str | None:
+    def find_peer(self, resource: str) -> str | None:
         """The resource at the other end of this one's cable; None when no cable is known."""
         return self._far_ends.get(resource)
 
-    def speed(self, resource: str) -> int | None:
+    def find_speed(self, resource: str) -> int | None:
         """Gb/s of this resource's cable; None when no cable, or no speed, is known."""
         return self._speeds.get(resource)
 
@@ -218,12 +218,12 @@ class Topology:
         """The machines at both ends of this resource's cable; only its own where no cable is
         known."""
         machines = {resources.owner(resource)}
-        far = self.peer(resource)
+        far = self.find_peer(resource)
         if far is not None:
             machines.add(resources.owner(far))
         return machines
 
-    def neighbours(self, machine: str) -> frozenset[str]:
+    def get_neighbours(self, machine: str) -> frozenset[str]:
         """The machines that are cabled to this one."""
         return self._around.get(machine, frozenset())
 
@@ -234,7 +234,7 @@ class Topology:
             around.setdefault(resources.owner(near), set()).add(resources.owner(far))
         return {machine: frozenset(others) for machine, others in around.items()}
 
-    def node(self, name: str) -> NodePlace | None:
+    def find_node(self, name: str) -> NodePlace | None:
         return self._nodes.get(name)
 
     @cached_property

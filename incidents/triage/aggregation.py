@@ -31,7 +31,7 @@ from incidents.state import active_symptoms, site_rules
 from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase
 from incidents.state.holds import Suspicion, hold_repairs
-from incidents.text.wording import duration
+from incidents.text.wording import format_duration
 from incidents.triage import job_intervals, pause_storms
 from incidents.triage.normalisation import Item
 from incidents.vocabulary.relations import Relation
@@ -107,7 +107,7 @@ class Aggregation:
         that come at the same moment, the one that brings most need not see the others for that."""
         brought = Counter(place for case in cases for place in self._get_places(rule, [case]))
         for count in counts:
-            seen, needed = len(count.counted), rule.needed(count.of)
+            seen, needed = len(count.counted), rule.compute_needed(count.of)
             if not brought[count.place]:
                 continue
             if seen >= needed * _ENOUGH_SEEN or seen + _OTHERS * brought[count.place] >= needed:
@@ -144,7 +144,7 @@ class Aggregation:
         """The rule's window ends with the newest symptom; now, where a repair is about to begin or
         sightings count."""
         now = self.batch.now
-        newest_at = max((active_symptoms.came_at(case.row) for case in cases), default=now)
+        newest_at = max((active_symptoms.get_came_at(case.row) for case in cases), default=now)
         if is_repaired or rule.counts is Counts.JOBS:
             newest_at = max(newest_at, now)
         return newest_at + active_symptoms.SPREAD if rule.outlasted else newest_at
@@ -167,7 +167,7 @@ class Aggregation:
             return
         rule = count.rule
         evidence = _format_evidence(count, self.batch)
-        is_believed = count.believed >= rule.needed(count.of)
+        is_believed = count.believed >= rule.compute_needed(count.of)
         event = make_conclusion(
             EventKind.RAISED,
             rule.concludes,
@@ -184,7 +184,8 @@ class Aggregation:
         place = self.batch.format_resource(count.place)
         shown = f"{len(count.counted)} of {count.of} behind {place}"
         reason = (
-            f"{shown} show the same kind of fault within {duration(rule.window)}: {place} itself"
+            f"{shown} show the same kind of fault within {format_duration(rule.window)}: {place}"
+            " itself"
             " may be the cause."
         )
         machines = symptom_counts.get_machines_behind(count.place, self.surroundings)
@@ -238,10 +239,10 @@ def _get_rules(came: Sequence[FaultCase], again: Sequence[FaultCase]) -> list[Ag
     """Those for which the batch brings a symptom, a repair to hold, or a sighting that counts; in
     order."""
     types = {case.row.fault_type for case in came}
-    seen_again = {case.row.fault_type for case in again} & site_rules.counted_by_job()
+    seen_again = {case.row.fault_type for case in again} & site_rules.get_types_counted_by_job()
     is_repair_near = bool(_get_repairs(came))
     chosen = []
-    for rule in site_rules.counting():
+    for rule in site_rules.load_counting_rules():
         is_sighted = rule.counts is Counts.JOBS and seen_again & rule.types
         if types & rule.types or is_sighted or (is_repair_near and rule.hold_at):
             chosen.append(rule)
@@ -260,7 +261,7 @@ def _format_evidence(count: SymptomCount, batch: TriageBatch) -> str:
     more = f" and {len(symptoms) - _SHOWN} more" if len(symptoms) > _SHOWN else ""
     total = f" of {count.of}" if count.of else ""
     seen = f"{len(symptoms)}{total} ({', '.join(shown)}{more})"
-    text = f"{seen} within {duration(count.rule.window)}: {count.rule.because}."
+    text = f"{seen} within {format_duration(count.rule.window)}: {count.rule.because}."
     if not count.tied:
         return text
     tied = ", ".join(batch.format_resource(place) for place in count.tied)
@@ -274,7 +275,7 @@ def _format_evidence(count: SymptomCount, batch: TriageBatch) -> str:
 def find_ended(now: datetime) -> list[FaultEvent]:
     """The ends of what was concluded before, and what shows only once hold-downs are over, for the
     sweep. One query while nothing is concluded and no hold-down ends."""
-    rules = site_rules.counting()
+    rules = site_rules.load_counting_rules()
     concluded_types = {rule.concludes for rule in rules}
     outlasting: set[str] = set()
     for rule in rules:
@@ -306,7 +307,7 @@ def _is_still_shown(row: Fault, rules: Sequence[AggregationRule], batch: TriageB
         symptoms = active_symptoms.read_standing(rule, row.resource, surroundings, batch=batch)
         left = symptom_counts.count_affected(rule, row.resource, symptoms, surroundings)
         total = symptom_counts.count_expected(rule, row.resource, surroundings)
-        fewest = rule.needed(total) * rule.clears_below
+        fewest = rule.compute_needed(total) * rule.clears_below
         if left >= max(1.0, fewest):
             return True
     return False
@@ -323,9 +324,9 @@ def _aggregate_outlasted(batch: TriageBatch, rows: Sequence[Fault]) -> list[Faul
     """Faults whose hold-down is about to end count before they get a place of their own."""
     if not rows:
         return []
-    came = [batch.case(row) for row in rows]
+    came = [batch.build_case(row) for row in rows]
     aggregation = Aggregation(batch, came, (), Surroundings(graphs.get_current()))
-    for rule in site_rules.counting():
+    for rule in site_rules.load_counting_rules():
         if rule.outlasted:
             aggregation.evaluate(rule)
     hold_repairs(batch, aggregation.suspicions)

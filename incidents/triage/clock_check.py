@@ -21,7 +21,7 @@ from incidents.faults import clocks
 from incidents.faults.clocks import TOLERANCE
 from incidents.inventory.aliases import Names
 from incidents.models import Fault, Node
-from incidents.text.wording import duration
+from incidents.text.wording import format_duration
 from incidents.triage import grace_periods, last_repair
 from incidents.triage.last_repair import LastRepair
 from incidents.triage.normalisation import Item, normalise, redate
@@ -55,7 +55,7 @@ def check_clocks(
     for item in (*items, *clock_faults):
         is_live = boots.get(item.event.event_id) is Boot.THIS
         ordered = redate(item, clocks.get_date(item.event, is_live=True)) if is_live else item
-        checked.append(_add_history(ordered, names.node_of(item.owner), repairs))
+        checked.append(_add_history(ordered, names.find_node(item.owner), repairs))
     return grace_periods.apply_grace(checked, now)
 
 
@@ -78,7 +78,7 @@ def find_boots(
     """
     early = []
     for item in items:
-        node, repair = names.node_of(item.owner), repaired.get(item.resource)
+        node, repair = names.find_node(item.owner), repaired.get(item.resource)
         if item.dated.may_be_late or _is_before(item, node, repair):
             early.append(item)
     if not early:
@@ -93,7 +93,7 @@ def find_boots(
     return found
 
 
-def of_boot(event: FaultEvent, booted_at: datetime, boot_id: str) -> Boot:
+def classify_boot(event: FaultEvent, booted_at: datetime, boot_id: str) -> Boot:
     """By what does not depend on the node's clock: when we saw it, the boot id, the kernel's
     seconds since boot.
 
@@ -111,7 +111,7 @@ def of_boot(event: FaultEvent, booted_at: datetime, boot_id: str) -> Boot:
         seconds is not None and event.observed_at < booted_at + seconds
     ):  # this boot has not run for so long
         return Boot.EARLIER
-    return Boot.UNSURE if clocks.lag(event) > TOLERANCE else Boot.EARLIER
+    return Boot.UNSURE if clocks.compute_lag(event) > TOLERANCE else Boot.EARLIER
 
 
 def _is_live(event: FaultEvent, booted_at: datetime) -> bool:
@@ -138,7 +138,7 @@ def create_clock_faults(
 def _make_clock_fault(item: Item, kind: FaultType) -> FaultEvent:
     event = item.event
     identity = event_id(CLOCK_DOUBTED, event.event_id)
-    excerpt = f"Left out, dated {duration(item.dated.lag)} before it came: {event.excerpt}"
+    excerpt = f"Left out, dated {format_duration(item.dated.lag)} before it came: {event.excerpt}"
     return kind.create_event(
         identity,
         EventKind.RAISED,
@@ -169,7 +169,7 @@ def _get_boot(
     item: Item, names: Names, repair: LastRepair | None, usual: timedelta | None
 ) -> Boot | None:
     """None: it is dated after all that is known, and nothing says that its clock is wrong."""
-    event, node = item.event, names.node_of(item.owner)
+    event, node = item.event, names.find_node(item.owner)
     is_late = item.dated.may_be_late
     if repair is not None and event.observed_at < repair.at:
         return Boot.EARLIER
@@ -180,7 +180,7 @@ def _get_boot(
         if is_late and is_seen_since and _is_live(event, booted_at):
             return Boot.THIS
         if _is_dated_before(item, node):
-            boot = of_boot(event, booted_at, node.boot_id)
+            boot = classify_boot(event, booted_at, node.boot_id)
     if boot is Boot.UNSURE and clocks.is_usual(event, usual):
         boot = Boot.THIS
     if boot is Boot.THIS:

@@ -21,7 +21,7 @@ from incidents.inventory import aliases
 from incidents.inventory.provisional import add_provisional
 from incidents.models import Decision, Fault
 from incidents.state import placement
-from incidents.state.batch import LockedPods, TriageBatch, new_fault
+from incidents.state.batch import LockedPods, TriageBatch, build_fault
 from incidents.state.cases import FaultCase, TimelineNote
 from incidents.state.neighbourhood import (
     load_last_faults,
@@ -30,7 +30,7 @@ from incidents.state.neighbourhood import (
 )
 from incidents.triage import recurrence
 from incidents.triage.deduplication import EarlyClears, use_keys
-from incidents.triage.normalisation import Item, component, normalise
+from incidents.triage.normalisation import Item, choose_component, normalise
 from incidents.vocabulary.changes import Change, ChangeKind
 
 # How often, by verdict, fingerprint and reason: what changed nothing but a count.
@@ -142,14 +142,14 @@ def summarise(batch: TriageBatch, repeated: Repeated) -> list[Change]:
 
 def _load_active_faults(batch: TriageBatch, fingerprints: Sequence[str]) -> None:
     for row in _ACTIVE.objects(fingerprints=fingerprints):
-        batch.faults[row.fingerprint] = batch.case(row)
+        batch.faults[row.fingerprint] = batch.build_case(row)
 
 
 def _load_neighbourhood(batch: TriageBatch, items: Sequence[Item], names: aliases.Names) -> None:
     """Ended faults, the machines, and the incidents near."""
     missing = sorted({item.fingerprint for item in items} - set(batch.faults))
     for row in load_last_faults(missing):
-        batch.faults[row.fingerprint] = batch.case(row)
+        batch.faults[row.fingerprint] = batch.build_case(row)
     add_provisional(names, {item.owner for item in items})
     batch.nodes = {f"node/{name}": node for name, node in names.nodes.items()}
     load_neighbourhood(batch, _get_places(items))
@@ -288,11 +288,11 @@ def _raise(
 def _create_fault(batch: TriageBatch, item: Item, names: aliases.Names) -> FaultCase:
     """The event's fields in a new row: the one place where they go there."""
     event, kind = item.event, item.kind
-    row = new_fault(
+    row = build_fault(
         kind, fingerprint=item.fingerprint, resource=item.resource, qualifier=event.qualifier
     )
     graph = batch.index.surroundings.graph
-    row.component = str(component(kind.id, item.resource, event.component, names, graph))
+    row.component = str(choose_component(kind.id, item.resource, event.component, names, graph))
     row.severity, row.action = str(event.severity), str(event.action)
     row.code = event.code if event.code is not None else kind.code
     row.raised_at, row.last_seen_at = item.dated.at, event.occurred_at

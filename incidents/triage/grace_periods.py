@@ -85,7 +85,7 @@ def load_machines(owned: Iterable[str], now: datetime) -> Machines:
     machines = Machines(ends)
     machines.booted_at = {resources.node(name): at for name, at in _BOOTED_NODES.rows(names=names)}
     machines.booted_at |= dict(_BOOTED_SWITCHES.rows(owners=owners))
-    machines.maintained = slurm_windows.worked_on(now)
+    machines.maintained = slurm_windows.get_owners_under_maintenance(now)
     return machines
 
 

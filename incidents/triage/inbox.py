@@ -298,7 +298,7 @@ def _is_to_be_sorted(batches: Sequence[InboxBatch]) -> bool:
 def _sort(batches: Sequence[InboxBatch], now: datetime) -> list[Change]:
     """In place of these batches, parts with the events of one pod each; what is of no pod, or of no
     machine that the inventory knows, is together. Counts nothing but what is no batch."""
-    get_pod = graphs.get_current().pod_of
+    get_pod = graphs.get_current().get_pod
     broken: list[tuple[Mapping[str, Any], str]] = []
     wires_of: dict[str, list[Mapping[str, Any]]] = {}
     for batch in batches:

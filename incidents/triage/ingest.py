@@ -162,7 +162,7 @@ def quarantine(broken: Sequence[tuple[Mapping[str, Any], str]], *, now: datetime
         return changes + _raise_quarantine_fault(changes, now)
 
 
-def active_fingerprints(owner: str) -> set[str]:
+def get_active_fingerprints(owner: str) -> set[str]:
     """What stands on one machine (`node/gn042`), for detectors to judge against."""
     return set(
         Fault.objects.filter(owner=owner, is_active=True).values_list("fingerprint", flat=True)

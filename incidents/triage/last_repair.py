@@ -13,7 +13,7 @@ from datetime import datetime
 from incidents.db.prepared import Given, Prepared
 from incidents.faults.clocks import TOLERANCE
 from incidents.models import Incident, IncidentFault, InService
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from incidents.triage.normalisation import Item
 
 _REPAIRED = Prepared(
@@ -73,7 +73,7 @@ def _load_repairs(items: Sequence[Item], oldest: datetime) -> Iterable[tuple[str
         if resource in resources and at is not None:
             yield (
                 resource,
-                LastRepair(at, f"the repair that incident #{pk} ended with at {moment(at)}"),
+                LastRepair(at, f"the repair that incident #{pk} ended with at {format_moment(at)}"),
             )
 
 
@@ -85,7 +85,7 @@ def _load_replacements(items: Sequence[Item], oldest: datetime) -> list[tuple[st
         "slot", "to_at", "part"
     )
     left = {
-        slot: LastRepair(at, f"the {part} there was replaced at {moment(at)}")
+        slot: LastRepair(at, f"the {part} there was replaced at {format_moment(at)}")
         for slot, at, part in gone
         if at
     }

@@ -62,7 +62,7 @@ class Item:
     @property
     def limits(self) -> FlapLimits:
         """When a fault of this type flaps."""
-        return limits_of(self.kind)
+        return get_limits(self.kind)
 
     @property
     def owner(self) -> str:
@@ -77,7 +77,7 @@ class Item:
         return max((at for at in (held, self.waits_until) if at is not None), default=None)
 
 
-def limits_of(kind: FaultType | None) -> FlapLimits:
+def get_limits(kind: FaultType | None) -> FlapLimits:
     """When a fault of the type flaps; what its row leaves open is as usual."""
     if kind is None:
         return USUAL
@@ -113,7 +113,7 @@ def _make_item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
         raise EventRefused(f"count is {event.count}; expected 1 to {_LARGEST_COUNT}")
     resource = names.resolve(event.resource)
     kind = catalog.get(event.fault_type) or _make_unlisted_type(event)
-    keys = [key(event.event_id)]
+    keys = [compute_key(event.event_id)]
     if event.source_key:
         keys.append(f"k:{hashlib.sha256(event.source_key.encode()).hexdigest()[:32]}")
     if not event.excerpt.isprintable():
@@ -126,7 +126,7 @@ def _make_item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
     return Item(event, kind, resource, identity, tuple(keys), quiet, dated)
 
 
-def key(event_id: str) -> str:
+def compute_key(event_id: str) -> str:
     """Ids of our own making stand as they are; a caller's own may be longer than the column."""
     if len(event_id) <= 36 and ":" not in event_id and "\x00" not in event_id:
         return event_id
@@ -150,7 +150,7 @@ def _make_unlisted_type(event: FaultEvent) -> FaultType:
     )
 
 
-def component(
+def choose_component(
     fault_type: str, resource: str, said: Component, names: Names, graph: Graph
 ) -> Component:
     """The class of a fault that was told as `said`, by the platform or by a person.
@@ -158,9 +158,9 @@ def component(
     A switch's faults take their class from its role; those of a port from the far end of its cable:
     a host's link is of the class "NIC and transceiver", whichever end tells of it.
     """
-    switch = names.switch_of(resources.owner(resource))
+    switch = names.find_switch(resources.owner(resource))
     if switch is not None and is_one_of(fault_type, LINK) and "/port/" in resource:
-        far = graph.peer(resource) or ""
+        far = graph.find_peer(resource) or ""
         if far.startswith("node/"):
             return Component.NIC
     if not fault_type.startswith("switch.") or switch is None:
@@ -174,9 +174,9 @@ def clean(text: str) -> str:
     return "\n".join(resources.printable(line) for line in text.split("\n"))
 
 
-def storable(value: Any) -> Any:
+def make_storable(value: Any) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
-        return {clean(str(name)): storable(inner) for name, inner in value.items()}
+        return {clean(str(name)): make_storable(inner) for name, inner in value.items()}
     return value

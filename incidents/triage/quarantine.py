@@ -11,7 +11,7 @@ from typing import Any
 from detectors.faults import FaultEvent, event_id, to_wire
 from incidents.db import own_errors
 from incidents.models import QuarantinedEvent
-from incidents.triage.normalisation import clean, key, storable
+from incidents.triage.normalisation import clean, compute_key, make_storable
 from incidents.vocabulary.changes import Change, ChangeKind
 
 _log = logging.getLogger("kintsugi.ingest")
@@ -23,13 +23,13 @@ def put_event_aside(event: FaultEvent, error: Exception, now: datetime) -> Chang
     else:
         _log.error("An event cannot be counted.", exc_info=error)
         text = own_errors.describe(error)
-    return _put_aside(key(event.event_id), storable(to_wire(event)), text, now)
+    return _put_aside(compute_key(event.event_id), make_storable(to_wire(event)), text, now)
 
 
 def put_record_aside(wire: Mapping[str, Any], error: str, now: datetime) -> Change:
     """A record that is no event at all."""
-    name = key(str(wire.get("event_id") or event_id(repr(sorted(wire.items(), key=str)))))
-    return _put_aside(name, storable(dict(wire)), error, now)
+    name = compute_key(str(wire.get("event_id") or event_id(repr(sorted(wire.items(), key=str)))))
+    return _put_aside(name, make_storable(dict(wire)), error, now)
 
 
 def _put_aside(name: str, wire: Any, error: str, now: datetime) -> Change:

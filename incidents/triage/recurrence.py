@@ -7,7 +7,7 @@ from typing import Any
 
 from detectors.faults import Verdict, VerdictKind
 from incidents.correlation import engine
-from incidents.state.batch import TriageBatch, quiet_period
+from incidents.state.batch import TriageBatch, get_quiet_period
 from incidents.state.cases import FaultCase, TimelineNote, blocks
 from incidents.triage.normalisation import Item
 from incidents.vocabulary.changes import KINTSUGI
@@ -53,4 +53,4 @@ def _is_recent(case: FaultCase, item: Item) -> bool:
     """An end within the quiet period, of a fault that never had an incident."""
     if getattr(case.row, "membership", None) is not None or case.row.cleared_at is None:
         return False
-    return item.event.occurred_at - case.row.cleared_at <= quiet_period()
+    return item.event.occurred_at - case.row.cleared_at <= get_quiet_period()

@@ -140,7 +140,7 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list
     for item in items:
         repeat = repeats[item.fingerprint]
         item = repeat.in_order(item)
-        node = names.node_of(item.owner)
+        node = names.find_node(item.owner)
         booted_at = node.boot_seen_at if node else None
         if booted_at is not None and item.event.occurred_at < booted_at:
             raise NotOnlyRepeats
@@ -165,7 +165,7 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list
 def _counts_by_itself(item: Item, repeat: _RepeatCount) -> bool:
     """Whether counting rules take this sighting for one more, as of another job."""
     is_apart = item.event.occurred_at - repeat.standing.last_seen_at >= dedup.APART
-    return is_apart and item.event.fault_type in site_rules.counted_by_job()
+    return is_apart and item.event.fault_type in site_rules.get_types_counted_by_job()
 
 
 def _may_be_stale(items: Sequence[Item], now: datetime) -> bool:

@@ -26,16 +26,16 @@ from incidents.faults.fault_views import UNREACHABLE
 from incidents.maintenance import silences
 from incidents.models import Fault, Incident, Node, SeenEvent
 from incidents.state import after_repair, placement
-from incidents.state.batch import TriageBatch, quiet_period
+from incidents.state.batch import TriageBatch, get_quiet_period
 from incidents.state.cases import FaultCase, IncidentCase, TimelineNote, blocks
 from incidents.state.neighbourhood import load_faults, load_incidents, load_neighbourhood
 from incidents.state.persistence import persist
 from incidents.state.settle import NODE_RESTARTED, settle
 from incidents.state.transitions import move, record
-from incidents.text.wording import clock, duration
-from incidents.text.wording import resource as format_resource
+from incidents.text.wording import format_clock, format_duration
+from incidents.text.wording import format_resource_path as format_resource
 from incidents.triage import grace_periods, unhealed
-from incidents.triage.normalisation import limits_of
+from incidents.triage.normalisation import get_limits
 from incidents.vocabulary.changes import KINTSUGI, Acted, Change, ChangeKind
 from incidents.vocabulary.lifecycle import State, Trigger
 
@@ -62,8 +62,8 @@ def sweep(*, now: datetime) -> list[Change]:
     if _HELD.values(now=now):
         changes += _sweep_in_one_transaction(_end_hold_downs, _get_held_faults(now), now)
     changes += _end_flapping(now)
-    changes += after_repair.returned(now)
-    changes += unhealed.parted(now)
+    changes += after_repair.reopen_returned(now)
+    changes += unhealed.split_unhealed(now)
     changes += _settle_forgotten(now)
     _take_back_ended_asks(now)
     changes += _resolve_quiet_incidents(now)
@@ -71,7 +71,9 @@ def sweep(*, now: datetime) -> list[Change]:
     return changes
 
 
-def node_restarted(node: str, *, booted_at: datetime, boot_id: str, now: datetime) -> list[Change]:
+def record_node_restart(
+    node: str, *, booted_at: datetime, boot_id: str, now: datetime
+) -> list[Change]:
     """The node runs since `booted_at`: faults that a reboot ends, and were last seen before it,
     clear.
 
@@ -90,11 +92,11 @@ def node_restarted(node: str, *, booted_at: datetime, boot_id: str, now: datetim
             .of_node(node)
             .filter(clears=str(ClearRule.AFTER_REBOOT), last_seen_at__lt=booted_at)
         )
-        reason = f"{NODE_RESTARTED} at {clock(booted_at)}"
+        reason = f"{NODE_RESTARTED} at {format_clock(booted_at)}"
         return _clear(standing, now, lambda case: (booted_at, reason))
 
 
-def gpus_reset(
+def record_gpu_reset(
     resources_reset: Collection[str], *, reset_at: datetime, now: datetime
 ) -> list[Change]:
     """These GPUs were reset: faults on them that a reset ends, and were last seen before it began,
@@ -110,13 +112,13 @@ def gpus_reset(
     standing = Fault.objects.active().filter(
         place, clears=str(ClearRule.AFTER_REBOOT), action__in=ended, last_seen_at__lt=reset_at
     )
-    reason = f"the GPU was reset at {clock(reset_at)}"
+    reason = f"the GPU was reset at {format_clock(reset_at)}"
     return _sweep_in_one_transaction(
         lambda due, at: _clear(due, at, lambda case: (reset_at, reason)), standing, now
     )
 
 
-def fault_witnessed(fault_type: str, resource: str, *, told_by: Provenance, now: datetime) -> None:
+def record_witness(fault_type: str, resource: str, *, told_by: Provenance, now: datetime) -> None:
     """Somebody who can be believed has looked, and sees the fault: what it calls for counts from
     now on, and it may be the cause of others."""
     standing = Fault.objects.active().filter(fault_type=fault_type, resource=resource)
@@ -160,9 +162,9 @@ def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
     def ended(case: FaultCase) -> tuple[datetime, str]:
         if case.row.is_flapping:
             last = flapping.read(case.row.changes_at)[-1]
-            _tell_steady(case, f"ended at {clock(last)}", now)
-            return last, f"it flapped, and is steady since {clock(last)}"
-        quiet = duration(now - case.row.last_seen_at)
+            _tell_steady(case, f"ended at {format_clock(last)}", now)
+            return last, f"it flapped, and is steady since {format_clock(last)}"
+        quiet = format_duration(now - case.row.last_seen_at)
         return case.row.last_seen_at, f"not seen again for {quiet}"
 
     return _clear(due, now, ended)
@@ -192,7 +194,7 @@ _FLAPPING = Prepared(lambda: _get_flapping().values_list("fault_type", "changes_
 
 
 def _is_over(fault_type: str, changes_at: list[str], *, now: datetime) -> bool:
-    limits = limits_of(fault_catalog.load().get(fault_type))
+    limits = get_limits(fault_catalog.load().get(fault_type))
     return flapping.is_over(flapping.read(changes_at), now, limits)
 
 
@@ -201,7 +203,7 @@ def _stands(case: FaultCase, batch: TriageBatch) -> None:
     row.is_flapping, case.is_changed = False, True
     if kind is not None and kind.clears is ClearRule.AFTER_QUIET and kind.quiet is not None:
         row.clears_at = batch.now + kind.quiet
-    _tell_steady(case, f"stands since {clock(flapping.read(row.changes_at)[-1])}", batch.now)
+    _tell_steady(case, f"stands since {format_clock(flapping.read(row.changes_at)[-1])}", batch.now)
 
 
 def _tell_steady(case: FaultCase, what: str, now: datetime) -> None:
@@ -341,7 +343,7 @@ _WATCHED = Prepared(_build_watched)
 def _resolve_quiet_incidents(now: datetime) -> list[Change]:
     """Watched incidents whose quiet period has passed. One that asks a person for something waits
     for the answer."""
-    ids = _WATCHED.values(since=now - quiet_period())
+    ids = _WATCHED.values(since=now - get_quiet_period())
     if not ids:
         return []
     changes = []
@@ -356,7 +358,7 @@ def _resolve_quiet_incidents(now: datetime) -> list[Change]:
             elif standing or not _is_quiet(case, now):
                 continue
             elif isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
-                text = f"quiet for {duration(quiet_period())}"
+                text = f"quiet for {format_duration(get_quiet_period())}"
                 changes.append(Change(case.row.pk, case.root.row.pk, ChangeKind.RESOLVED, text))
     return changes
 
@@ -366,7 +368,7 @@ def _is_quiet(case: IncidentCase, now: datetime) -> bool:
     was no quiet."""
     blocking = [fault.row for fault in case.members if blocks(fault, case.root.row.pk)]
     ended = [row.cleared_at for row in blocking if row.cleared_at is not None]
-    return all(at <= now - quiet_period() for at in ended)
+    return all(at <= now - get_quiet_period() for at in ended)
 
 
 def _ask_about(case: IncidentCase, standing: list[FaultCase], batch: TriageBatch) -> None:

@@ -24,13 +24,13 @@ from incidents.db.prepared import Prepared
 from incidents.maintenance import silences
 from incidents.models import Decision, Fault, Incident, IncidentFault, Node
 from incidents.state import placement, site_rules
-from incidents.state.batch import TriageBatch, window
+from incidents.state.batch import TriageBatch, get_join_window
 from incidents.state.cases import FaultCase, IncidentCase, TimelineNote, blocks
 from incidents.state.neighbourhood import load_faults, load_incidents, load_neighbourhood
 from incidents.state.persistence import persist
 from incidents.state.settle import settle
 from incidents.state.transitions import record
-from incidents.text.wording import duration
+from incidents.text.wording import format_duration
 from incidents.vocabulary.changes import KINTSUGI, Change, ChangeKind
 from incidents.vocabulary.lifecycle import State
 from incidents.vocabulary.relations import Relation
@@ -48,16 +48,16 @@ _MOST_AT_ONCE = 50
 _NAMED = 3
 
 
-def grace() -> timedelta:
+def get_grace() -> timedelta:
     """How long nothing more of an incident may have cleared before what is left counts as unhealed.
 
     Our choice: the join window. What one cause brings comes within it, so what goes with the cause
     goes within it too; a switch that boots brings its last port up minutes after its first.
     """
-    return window()
+    return get_join_window()
 
 
-def parted(now: datetime) -> list[Change]:
+def split_unhealed(now: datetime) -> list[Change]:
     """Gives what did not heal its own place. One query while everything heals."""
     due = _list_due(now)
     if not due:
@@ -111,7 +111,7 @@ def _list_due(now: datetime) -> list[int]:
     reboot, its symptoms tell: it is over when more of them have ended than still stand (our choice:
     then most of what it broke works).
     """
-    since = now - grace()
+    since = now - get_grace()
     calm, mostly = [], []
     for incident, active, ended, latest_at in _SYMPTOM_COUNTS.rows():
         if latest_at is not None and latest_at > since:
@@ -142,7 +142,11 @@ def _list_due(now: datetime) -> list[int]:
 def _list_rules_of_cause() -> list[str]:
     """The rules that join what shows the cause itself: faults of one part, of both ends of a cable,
     ports it pauses."""
-    return [rule.name for rule in site_rules.joining() if set(rule.relations) <= _BY_ANOTHER_NAME]
+    return [
+        rule.name
+        for rule in site_rules.load_joining_rules()
+        if set(rule.relations) <= _BY_ANOTHER_NAME
+    ]
 
 
 def _is_child(fault: FaultCase, parent: IncidentCase) -> bool:
@@ -185,7 +189,8 @@ def _tell_children(parent: IncidentCase, cases: Sequence[FaultCase], batch: Tria
     for incident in _list_homes(cases):
         text = (
             f"It was a symptom of incident #{parent.row.pk} ({parent.row.title}). What caused that"
-            f" is over, and for {duration(grace())} nothing more has cleared there; this still"
+            f" is over, and for {format_duration(get_grace())} nothing more has cleared there;"
+            " this still"
             " stands, so it is told by itself."
         )
         incident.entries.append(TimelineNote("split_off", text, batch.now))

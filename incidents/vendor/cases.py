@@ -22,7 +22,7 @@ from incidents.vendor import parts, texts
 from incidents.vocabulary.changes import KINTSUGI, Acted, Refused
 from incidents.vocabulary.lifecycle import State, Trigger
 from incidents.vocabulary.part_kinds import Part
-from incidents.vocabulary.vendor_states import WITHOUT_PART, CaseState, Move, next_state
+from incidents.vocabulary.vendor_states import WITHOUT_PART, CaseState, Move, get_next_state
 
 OPEN, NOTE, TAKEN_OVER = "open", "note", "taken_over"
 
@@ -83,7 +83,7 @@ def open_case(
     A case whose new part was put in and is called for again has got a part that is dead on arrival.
     """
     incident = Incident.objects.select_related("node").filter(pk=incident_id).first()
-    found = parts.about(incident, resource=resource, part=part, incident_id=incident_id)
+    found = parts.find_part(incident, resource=resource, part=part, incident_id=incident_id)
     if isinstance(found, Refused):
         return found
     if incident is None:
@@ -103,7 +103,7 @@ def open_case(
                 )
         except IntegrityError:  # another hand was quicker
             return Refused(
-                f"A case for {texts.part(found.part, found.slot)} is being opened by others."
+                f"A case for {texts.format_part(found.part, found.slot)} is being opened by others."
             )
 
 
@@ -131,7 +131,7 @@ def move(
         if case is None:
             return Refused(f"There is no vendor case {case_id}.")
         before = CaseState(case.state)
-        after = next_state(before, what)
+        after = get_next_state(before, what)
         if after is None:
             return Refused(
                 f"Vendor case {case_id} is {before}: {texts.WORDS[what]} is not possible there."
@@ -185,7 +185,7 @@ def describe(
             case.refresh_from_db()
         state = CaseState(case.state)
         _write(case, state, NOTE, actor=actor, note=note, serial="", now=now)
-        text = texts.noted(case, note)
+        text = texts.format_noted(case, note)
         asked = "" if values.get("number") and state is CaseState.OPENED else None
         record(
             case.incident_id, kind="vendor_note", text=text, actor=actor, now=now, needs_human=asked
@@ -201,7 +201,7 @@ def get_active_case(incident_id: int, resource: str = "") -> VendorCase | None:
     return rows.order_by("-pk").first()
 
 
-def died(incident_id: int, case_id: int | None, *, note: str, now: datetime) -> None:
+def record_dead_part(incident_id: int, case_id: int | None, *, note: str, now: datetime) -> None:
     """The part that was put in has just failed its tests. The incident goes on by itself; twice is
     once."""
     rows = VendorCase.objects.filter(state=CaseState.INSTALLED, incident_id=incident_id)
@@ -212,7 +212,7 @@ def died(incident_id: int, case_id: int | None, *, note: str, now: datetime) -> 
         move(case.pk, Move.DEAD_ON_ARRIVAL, actor=KINTSUGI, note=note, now=now, is_awaited=False)
 
 
-def taken_up(case_id: int, *, now: datetime, note: str) -> None:
+def reopen_after_dead_part(case_id: int, *, now: datetime, note: str) -> None:
     """The new part is in and a run verifies it: the incident is under repair again. Twice is
     once."""
     case = VendorCase.objects.get(pk=case_id)
@@ -240,7 +240,7 @@ def _open_new(
     case.since_at = now
     case.save()
     _write(case, None, OPEN, actor=actor, note=note, serial=found.serial, now=now)
-    text = texts.opened(case, note)
+    text = texts.format_opened(case, note)
     _await(case, text, actor=actor, now=now, asked=texts.format_request(case))
     return Opened(case.pk, is_new=True, text=text)
 
@@ -252,7 +252,7 @@ def _continue_case(
     new one."""
     if case.incident_id != incident.pk:
         if case.incident.is_open:
-            part = texts.part(case.part, case.resource)
+            part = texts.format_part(case.part, case.resource)
             return Refused(
                 f"{part} has its case {case.pk} already, of incident #{case.incident_id}: merge the"
                 " two."
@@ -267,7 +267,7 @@ def _continue_case(
         if isinstance(moved, Refused):
             return moved
         case.refresh_from_db()
-    text = texts.goes_on(case)
+    text = texts.format_goes_on(case)
     if incident.state != State.AWAITING_VENDOR:
         _await(case, text, actor=actor, now=now, asked=texts.format_request(case))
     return Opened(case.pk, is_new=False, text=text)
@@ -283,13 +283,13 @@ def _get_consequences(
         return {"dead_on_arrival": F("dead_on_arrival") + 1, "new_serial": ""}
     if what is not Move.INSTALL:
         return {}
-    new_serial = serial or parts.seen_since(case)
+    new_serial = serial or parts.find_new_serial(case)
     if not new_serial:
         return Refused(
             "Give the serial of the part that was put in: the ledger of parts and the ladder of"
             " repairs begin anew with it. Of a part that came back repaired give the old one."
         )
-    elsewhere = parts.elsewhere(case, new_serial)
+    elsewhere = parts.find_other_slot(case, new_serial)
     if elsewhere:
         return Refused(
             f"{case.part} {new_serial} is in service in {elsewhere}: look at the serial again."
@@ -323,7 +323,7 @@ def _write(
 def _tell(
     case: VendorCase, what: Move, *, actor: str, note: str, now: datetime, is_awaited: bool
 ) -> CaseMoved:
-    text = texts.moved(case, what, note)
+    text = texts.format_moved(case, what, note)
     if what is Move.DEAD_ON_ARRIVAL and is_awaited:
         _await(case, text, actor=actor, now=now, asked=texts.format_request(case))
     else:

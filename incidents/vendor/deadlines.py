@@ -17,7 +17,7 @@ from incidents.db.prepared import Given, Prepared
 from incidents.models import InService, VendorCase
 from incidents.reserve import spare_watch
 from incidents.state.transitions import record
-from incidents.text.wording import duration
+from incidents.text.wording import format_duration
 from incidents.vendor import cases, parts, texts
 from incidents.vocabulary.changes import KINTSUGI
 from incidents.vocabulary.lifecycle import State
@@ -44,16 +44,16 @@ _UNTOLD = Prepared(
 )
 
 
-def due(now: datetime) -> list[str]:
+def check_deadlines(now: datetime) -> list[str]:
     """What was written down, in sentences. Four queries while there is nothing to say."""
     sentences = _put_in(now)
     sentences += _verify_restored(now)
     sentences += _list_late(now)
-    sentences += spare_watch.due(now)
+    sentences += spare_watch.ask_about_overdue_spares(now)
     return sentences
 
 
-def expected() -> Mapping[CaseState, timedelta]:
+def get_expected_lengths() -> Mapping[CaseState, timedelta]:
     """How long a case is expected to stand in each state, from the settings."""
     given: Mapping[str, timedelta] = settings.KINTSUGI["KINTSUGI_VENDOR_EXPECTED"]
     return {CaseState(name): length for name, length in given.items()}
@@ -74,7 +74,7 @@ def _put_in(now: datetime) -> list[str]:
         is_other = (
             row is not None and row.serial != case.old_serial and row.from_at > case.opened_at
         )
-        if is_other and parts.seen_since(case):
+        if is_other and parts.find_new_serial(case):
             note = "Polls see another part in the slot."
             told += _move(case, Move.INSTALL, note, now)
     return told
@@ -95,7 +95,7 @@ def _move(case: VendorCase, what: Move, note: str, now: datetime) -> list[str]:
 
 
 def _list_late(now: datetime) -> list[str]:
-    lengths = expected()
+    lengths = get_expected_lengths()
     reminders = []
     for case in _UNTOLD.objects(before=now - REMIND_EVERY):
         length = lengths.get(CaseState(case.state))
@@ -106,12 +106,14 @@ def _list_late(now: datetime) -> list[str]:
 
 def _remind(case: VendorCase, now: datetime) -> str:
     """By compare-and-swap: of several sweeps one tells."""
-    lasted = duration(now - case.since_at)
-    text = texts.late(case, lasted, duration(expected()[CaseState(case.state)]))
+    lasted = format_duration(now - case.since_at)
+    text = texts.format_late(
+        case, lasted, format_duration(get_expected_lengths()[CaseState(case.state)])
+    )
     with transaction.atomic():
         same = VendorCase.objects.filter(pk=case.pk, state=case.state, reminded_at=case.reminded_at)
         if same.update(reminded_at=now) == 1:
-            asked = texts.late_ask(case, lasted)
+            asked = texts.format_late_request(case, lasted)
             is_open = case.incident.is_open
             kind = "vendor_late"
             record(

@@ -11,20 +11,20 @@ from django.db.models import Q
 from incidents.inventory import graphs
 from incidents.models import Evidence, Gpu, Incident, InService, Nic, Node, Switch, VendorCase
 from incidents.people import explain
-from incidents.people.edit import members_of
+from incidents.people.edit import filter_members
 from incidents.text import account as accounts
 from incidents.text.archive import Piece
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 
 _OURS = "Kintsugi"
 _EARLIER = 100
 
 
-def pieces(case: VendorCase) -> list[Piece]:
+def list_pieces(case: VendorCase) -> list[Piece]:
     """The case, its incident with timeline and excerpts, the part's history, and where it is
     wired."""
-    account = explain.account(case.incident_id)
-    account_text = accounts.text(account) if account is not None else ""
+    account = explain.build_account(case.incident_id)
+    account_text = accounts.format_text(account) if account is not None else ""
     account_json = account.as_json() if account is not None else None
     evidence = [
         _make_text("case.txt", _describe_case(case)),
@@ -42,13 +42,13 @@ def pieces(case: VendorCase) -> list[Piece]:
     return evidence
 
 
-def lines_of(rows: Iterable[tuple[datetime | None, str]]) -> list[str]:
+def format_lines(rows: Iterable[tuple[datetime | None, str]]) -> list[str]:
     """A line for each, with its time first; those without one have none."""
     return [_format_line(at, text) for at, text in rows]
 
 
 def _format_line(at: datetime | None, text: str) -> str:
-    time = moment(at) if at is not None else "-"
+    time = format_moment(at) if at is not None else "-"
     return f"{time:24} {text}"
 
 
@@ -80,12 +80,12 @@ def _describe_case(case: VendorCase) -> list[str]:
 
 def _describe_timeline(incident: Incident) -> list[str]:
     entries = incident.timeline.order_by("pk")
-    return lines_of((entry.occurred_at, f"{entry.kind}: {entry.text}") for entry in entries)
+    return format_lines((entry.occurred_at, f"{entry.kind}: {entry.text}") for entry in entries)
 
 
 def _list_excerpts(incident: Incident) -> list[str]:
     """What each fault was judged by: lines of kernel logs and of detectors, as they were kept."""
-    members = list(members_of(incident.pk))
+    members = list(filter_members(incident.pk))
     kept: dict[int, list[Evidence]] = {link.fault_id: [] for link in members}
     for row in Evidence.objects.filter(fault_id__in=kept).order_by("occurred_at", "pk"):
         kept[row.fault_id].append(row)
@@ -105,7 +105,7 @@ def _describe_history(case: VendorCase) -> list[str]:
     is_slot_or_part = Q(slot=case.resource) | Q(serial__in=serials)
     stays = InService.objects.filter(is_slot_or_part, part=case.part).order_by("from_at", "pk")
     lines = ["Where the part was, and what was in its slot:"]
-    lines += lines_of((stay.from_at, _format_stay(stay)) for stay in stays)
+    lines += format_lines((stay.from_at, _format_stay(stay)) for stay in stays)
 
     is_of_slot = Q(root_resource=case.resource) | Q(members__fault__resource=case.resource)
     incidents = Incident.objects.filter(is_of_slot).exclude(pk=case.incident_id).distinct()
@@ -123,7 +123,7 @@ def _describe_history(case: VendorCase) -> list[str]:
 
 
 def _format_stay(row: InService) -> str:
-    until = moment(row.to_at) if row.to_at is not None else "now"
+    until = format_moment(row.to_at) if row.to_at is not None else "now"
     place = f"{row.part} {row.serial} in {row.slot} until {until}."
     return f"{place} {row.came} {row.went}".rstrip()
 
@@ -145,6 +145,6 @@ def _describe_topology(case: VendorCase) -> list[str]:
         lines.append(f"GPU {gpu.index}: {gpu.pci_address}, serial {serial}, {gpu.uuid}")
     for nic in Nic.objects.filter(node=node).select_related("node"):
         serial = nic.serial or "not known"
-        peer = wired.peer(nic.resource) or "no cable known"
+        peer = wired.find_peer(nic.resource) or "no cable known"
         lines.append(f"NIC {nic.device}: {nic.pci_address}, serial {serial}, to {peer}")
     return lines

@@ -33,7 +33,7 @@ LOOKS: Mapping[str, Command] = {
 }
 
 
-def pieces(target: Target | None, shell: Shell, *, field_diagnostics: str = "") -> list[Piece]:
+def read_pieces(target: Target | None, shell: Shell, *, field_diagnostics: str = "") -> list[Piece]:
     """Every look, each missing one with why. `field_diagnostics`: a path whose last part is a
     pattern."""
     if target is None:

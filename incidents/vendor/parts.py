@@ -32,7 +32,7 @@ class Found:
     serial: str
 
 
-def about(
+def find_part(
     incident: Incident | None, *, incident_id: int, resource: str, part: Part | None
 ) -> Found | Refused:
     """Refused for what is closed, not in the inventory, or on another machine than the incident."""
@@ -53,23 +53,23 @@ def about(
     if not _is_known(machine):
         return Refused(f"{machine} is not in the inventory: import it first, then open the case.")
     slot = _get_slot(path)
-    kind = part or part_of(slot)
-    return Found(kind, slot, in_slot(kind, slot))
+    kind = part or get_part_kind(slot)
+    return Found(kind, slot, find_serial(kind, slot))
 
 
-def part_of(path: str) -> Part:
+def get_part_kind(path: str) -> Part:
     """The kind of part that a path names; a machine where it names no part of its own."""
     words = path.split("/")
     return _KINDS.get(words[2] if len(words) > 3 else "", _MACHINES[words[0]])
 
 
-def in_slot(part: str, slot: str) -> str:
+def find_serial(part: str, slot: str) -> str:
     """The serial of what is in service there, empty when it is not known."""
     row = InService.objects.filter(part=part, slot=slot, to_at=None).first()
     return row.serial if row is not None else ""
 
 
-def seen_since(case: VendorCase) -> str:
+def find_new_serial(case: VendorCase) -> str:
     """The serial of another part that polls saw in the slot since the case began, or since its last
     dead part."""
     dead = case.moves.filter(move=Move.DEAD_ON_ARRIVAL).order_by("-pk").first()
@@ -80,7 +80,7 @@ def seen_since(case: VendorCase) -> str:
     return row.serial if row is not None and row.serial != case.old_serial else ""
 
 
-def elsewhere(case: VendorCase, serial: str) -> str:
+def find_other_slot(case: VendorCase, serial: str) -> str:
     """The other slot in which a part of that serial is in service; empty for none."""
     rows = InService.objects.filter(part=case.part, serial=serial, to_at=None).exclude(
         slot=case.resource

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from incidents.models import VendorCase
-from incidents.notify.story import thing
+from incidents.notify.story import format_resource
 from incidents.vocabulary.vendor_states import CaseState, Move
 
 WORDS: dict[Move, str] = {
@@ -36,30 +36,30 @@ _TO_DO_LATE: dict[CaseState, str] = {
 }
 
 
-def part(kind: str, resource: str) -> str:
+def format_part(kind: str, resource: str) -> str:
     """`GPU gn042 GPU 4 (0000:9b:00.0)` would say it twice: a machine's own part is named by its
     place alone."""
-    place = thing(resource)
+    place = format_resource(resource)
     if kind in ("node", "switch", "gpu", "nvswitch", "nic"):
         return place
     return f"the {kind} in {place}"
 
 
-def opened(case: VendorCase, note: str) -> str:
+def format_opened(case: VendorCase, note: str) -> str:
     serial = f", serial {case.old_serial}" if case.old_serial else ", serial not known"
     return _format_sentence(
-        f"Vendor case {case.pk} is opened for {part(case.part, case.resource)}{serial}", note
+        f"Vendor case {case.pk} is opened for {format_part(case.part, case.resource)}{serial}", note
     )
 
 
-def goes_on(case: VendorCase) -> str:
-    part_name = part(case.part, case.resource)
+def format_goes_on(case: VendorCase) -> str:
+    part_name = format_part(case.part, case.resource)
     return _format_sentence(
         f"Vendor case {case.pk} for {part_name} goes on: it is {case.state}", ""
     )
 
 
-def moved(case: VendorCase, what: Move, note: str) -> str:
+def format_moved(case: VendorCase, what: Move, note: str) -> str:
     text = f"{_format_name(case)}: {_HAPPENED[what]}"
     if what is Move.INSTALL:
         text = f"{text}, serial {case.new_serial}"
@@ -68,7 +68,7 @@ def moved(case: VendorCase, what: Move, note: str) -> str:
     return _format_sentence(text, note)
 
 
-def noted(case: VendorCase, note: str) -> str:
+def format_noted(case: VendorCase, note: str) -> str:
     number = f"number {case.number}" if case.number else ""
     advance = "advance" if case.is_advance else ""
     known = [text for text in (number, case.vendor, advance) if text]
@@ -79,7 +79,7 @@ def noted(case: VendorCase, note: str) -> str:
 def format_request(case: VendorCase) -> str:
     """What people are asked to do while the case is where it is; empty where only the vendor or a
     run has to act."""
-    what = part(case.part, case.resource)
+    what = format_part(case.part, case.resource)
     if case.state == CaseState.OPENED and not case.number:
         who = case.vendor or "the vendor"
         return (
@@ -99,13 +99,13 @@ def format_request(case: VendorCase) -> str:
     return ""
 
 
-def late(case: VendorCase, lasted: str, expected: str) -> str:
-    what = part(case.part, case.resource)
+def format_late(case: VendorCase, lasted: str, expected: str) -> str:
+    what = format_part(case.part, case.resource)
     name = _format_name(case)
     return f"{name} for {what} is {case.state} for {lasted}; {expected} are expected there."
 
 
-def late_ask(case: VendorCase, lasted: str) -> str:
+def format_late_request(case: VendorCase, lasted: str) -> str:
     to_do = _TO_DO_LATE[CaseState(case.state)]
     return f"{to_do}: vendor case {case.pk} stands there for {lasted}."
 

@@ -83,6 +83,6 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
 }
 
 
-def next_state(state: State, trigger: Trigger) -> State | None:
+def get_next_state(state: State, trigger: Trigger) -> State | None:
     """The state after `trigger`, or None where the trigger is refused in `state`."""
     return TRANSITIONS.get((state, trigger))

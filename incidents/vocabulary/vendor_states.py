@@ -52,11 +52,11 @@ TRANSITIONS: dict[tuple[CaseState, Move], CaseState] = {
 }
 
 
-def next_state(state: CaseState, move: Move) -> CaseState | None:
+def get_next_state(state: CaseState, move: Move) -> CaseState | None:
     """The state after `move`, or None where it is refused in `state`."""
     return TRANSITIONS.get((state, move))
 
 
-def moves_in(state: CaseState) -> tuple[Move, ...]:
+def list_moves(state: CaseState) -> tuple[Move, ...]:
     """What may happen to a case in `state`, in the order of its life."""
     return tuple(move for move in Move if (state, move) in TRANSITIONS)

@@ -92,7 +92,7 @@ def show_incident(
     faults = [build_fault_row(link.fault) for link in members]
     facts = build_incident_row(incident) | output.make_row(incident, _FURTHER_INCIDENT_FIELDS)
     now = timezone.now()
-    does = story.doing(incident, progress.format_progress(incident, now), now)
+    does = story.format_doing(incident, progress.format_progress(incident, now), now)
     advice = story.find_advice(incident)
     todo = advice.format(incident.root_resource) if advice is not None else ""
     facts |= {"kintsugi": does, "advice": todo}

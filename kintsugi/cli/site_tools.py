@@ -16,7 +16,7 @@ from incidents.maintenance import site_changes
 from incidents.maintenance.site_changes import ChangeDraft, ChangeRefused
 from incidents.models import SiteChange
 from incidents.people.drain_requests import DrainRequest, DrainRequestRefused
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from kintsugi import tasks
 from kintsugi.cli import exit_codes, hosts, output
 from kintsugi.cli.incidents import Json, Limit
@@ -229,10 +229,11 @@ def confirm_request(
 
 
 def _format_request(request: SecondPersonRequest) -> str:
-    asked = f"Asked for by {request.asked_by} at {moment(request.asked_at)}"
+    asked = f"Asked for by {request.asked_by} at {format_moment(request.asked_at)}"
     mark = requests.get_seen(request)
     return (
-        f"Request {request.pk}: {request.what}\n{asked}; it waits until {moment(request.until)}.\n"
+        f"Request {request.pk}: {request.what}\n{asked}; it waits until"
+        f" {format_moment(request.until)}.\n"
         f"To confirm just this: kintsugi arming confirm {request.pk} --seen {mark}"
     )
 

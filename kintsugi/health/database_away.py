@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django.db import Error, InterfaceError, OperationalError, connection
 
 from detectors.transports import error_text
-from incidents.text.wording import duration, moment
+from incidents.text.wording import format_duration, format_moment
 from kintsugi import clock
 from kintsugi.configuration import schema, stop_file
 from kintsugi.health.outages import Outage
@@ -43,9 +43,9 @@ def find_absence(error: Exception) -> Absence | None:
         OUTAGE.end()
         return None
     since = OUTAGE.begin(reason)
-    length = duration(clock.now() - since)
+    length = format_duration(clock.now() - since)
     summary = (
-        f"Kintsugi's {_name()} has not answered since {moment(since)}, for {length}, as this"
+        f"Kintsugi's {_name()} has not answered since {format_moment(since)}, for {length}, as this"
         f" process sees it: {reason}."
     )
     return Absence(summary, _GOES_ON, _RESTS, describe_todo(), stop_file.describe_stop())

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
-from incidents.text.wording import duration, moment
+from incidents.text.wording import format_duration, format_moment
 from kintsugi import clock
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Outage:
                     "%s %s since %s: %s. %s",
                     self._describe(),
                     self._verb,
-                    moment(self._since),
+                    format_moment(self._since),
                     reason,
                     self._effect,
                 )
@@ -57,6 +57,6 @@ class Outage:
         with self._lock:
             if self._since is None:
                 return
-            length = duration(clock.now() - self._since)
+            length = format_duration(clock.now() - self._since)
             _log.warning("%s %s, after %s", self._describe(), self._ends, length)
             self._since = None

@@ -78,17 +78,17 @@ def inspect_machines(
 
 
 def _inspect_node(target: Target, via: Transports) -> Answer:
-    outputs = via.shell.run_all(target, "discover", discovery.commands())
-    further = discovery.further_commands(outputs)
+    outputs = via.shell.run_all(target, "discover", discovery.build_commands())
+    further = discovery.build_further_commands(outputs)
     if further:
         more_outputs = via.shell.run_all(target, "discover", further)
         outputs = {**outputs, **more_outputs}
-    return discovery.node(target, outputs)
+    return discovery.parse_node(target, outputs)
 
 
 def _inspect_switch(target: Target, via: Transports) -> Answer:
     columns = (*tables.NEIGHBOURS, *tables.NAMES)
-    return discovery.switch_neighbours(target, via.snmp.walk(target, columns))
+    return discovery.parse_switch_neighbours(target, via.snmp.walk(target, columns))
 
 
 def _add_answer(found: Discovered, target: Target, answer: Answer) -> str:
@@ -125,7 +125,7 @@ def compute_wiring(
     strangers: dict[str, list[str]] = defaultdict(list)
     cables, doubts = [], []
     for own, neighbour in _iterate_neighbours(found):
-        far = discovery.far_end(neighbour, switches=ports, nodes=nics)
+        far = discovery.find_far_end(neighbour, switches=ports, nodes=nics)
         if not far:
             if neighbour.machine not in nics:
                 strangers[neighbour.machine].append(own)
@@ -188,7 +188,7 @@ def list_neighbours(
     ports, nics = _get_port_names(switches), _get_nics_by_node(found, nodes)
     ends = []
     for own, neighbour in _iterate_neighbours(found):
-        far = discovery.far_end(neighbour, switches=ports, nodes=nics)
+        far = discovery.find_far_end(neighbour, switches=ports, nodes=nics)
         if not far and neighbour.machine in nics:
             far = f"node/{neighbour.machine}"
         port = f"port {neighbour.ports[0]}" if neighbour.ports else "no port told"

@@ -83,7 +83,7 @@ def find_detector_commands(
         of_kind = [detector for detector in detectors if detector.kind is target.kind]
         wanted = [detector for detector in of_kind if detector.wants(target)]
         _add_commands(needs, target, wanted, shell, now)
-    for command in discovery.commands():
+    for command in discovery.build_commands():
         if command.as_root:
             needs.commands.setdefault(command.argv, set()).add("inventory discover")
     needs.commands.setdefault(looking.KERNEL_LOG.argv, set()).add(ConfirmOnNode.name)

@@ -33,7 +33,7 @@ def update_jobs(now: datetime, slurm: SlurmReader) -> None:
         job_source.note_refusal(str(error))
     else:
         others = [job for job in answer.records if not is_ours(job.name)]
-        jobs.learn(others, now, whole_of=SITE)
+        jobs.store_jobs(others, now, whole_of=SITE)
         has_accounts = _HAS_ACCOUNTS[answer.accounts]
         job_source.record_answer(now, has_accounts=has_accounts, complaint=answer.complaint)
     jobs.forget(now)

@@ -139,7 +139,7 @@ class Schedule:
     def list_paces(self, watch: Watch, now: datetime) -> list[PollPace]:
         """Planned anew when a machine has come or gone, and from time to time: what detectors want
         changes too."""
-        marks = polling.marks()
+        marks = polling.get_inventory_marks()
         is_old = self.planned_at is None or now - self.planned_at >= _PLAN_AGAIN
         if is_old or marks != self.marks:
             self.planned = watch.list_paces()
@@ -246,7 +246,7 @@ def evaluate_rounds(
     owners = {resources.owner(observation.resource) for observation in observations}
     active = polling.get_active_fingerprints(owners)
     hosts = sorted({poll.target.name for poll in rounds if poll.target.kind is TargetKind.NODE})
-    boots = polling.boots(hosts) if hosts else {}
+    boots = polling.get_boots(hosts) if hosts else {}
     restarts = _find_restarts(observations, boots)
     booted = {name: at for name, (_, at) in boots.items() if at is not None}
     booted |= {restart.node: restart.booted_at for restart in restarts}
@@ -318,14 +318,16 @@ def store_judgement(
     """
     changes: list[Change] = []
     for restart in judgement.restarts:
-        changes += incidents.node_restarted(
+        changes += incidents.record_node_restart(
             restart.node, booted_at=restart.booted_at, boot_id=restart.boot_id, now=now
         )
     plans = _find_plans(judgement.observations)
     if plans:
-        polling.learn_plans(plans, now)
+        polling.store_plans(plans, now)
         incidents.follow_states(now)
-    entries = services.learn(judgement.observations, now, may_move_parts=may_move_parts)
+    entries = services.store_observations(
+        judgement.observations, now, may_move_parts=may_move_parts
+    )
     for entry in entries:
         if entry.happened is Happened.NOT_BELIEVED:
             changes.append(Change(None, None, ChangeKind.NOT_BELIEVED, entry.text))

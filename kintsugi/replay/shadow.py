@@ -27,7 +27,7 @@ from incidents import services
 from incidents.inventory import graphs
 from incidents.models import Fault, IncidentFault
 from incidents.state import site_rules
-from incidents.state.batch import window
+from incidents.state.batch import get_join_window
 from kintsugi.replay import database, due, shadow_history, shadow_steps
 from kintsugi.replay.due import Due
 from kintsugi.replay.shadow_history import History
@@ -128,7 +128,7 @@ def compare(*, now: datetime, days: int, rules: Path | None, say: Say) -> Compar
     concluded = _load_concluded_types()
     if rules is not None:
         with _use_rules(rules):
-            site_rules.joining()
+            site_rules.load_joining_rules()
             concluded |= _load_concluded_types()
     history = shadow_history.read(now - timedelta(days=days), now, concluded=concluded)
     say(_format_history(history))
@@ -192,7 +192,7 @@ def _format_count(count: int, noun: str) -> str:
 def _load_concluded_types() -> frozenset[str]:
     """Types that the rules themselves conclude, so that a play makes them anew."""
     rows = tomllib.loads(_CONCLUDED.read_text(encoding="utf-8"))["type"]
-    by_counting = {rule.concludes for rule in site_rules.counting()}
+    by_counting = {rule.concludes for rule in site_rules.load_counting_rules()}
     return frozenset(row["id"] for row in rows) | by_counting
 
 
@@ -286,7 +286,7 @@ class _Sweeps:
     def schedule_after(self, ingested_at: datetime) -> None:
         """What no row says is due: windows in which faults are counted, and what does not heal with
         its cause."""
-        self._scheduled |= {ingested_at + _COUNTED, ingested_at + window() + _COUNTED}
+        self._scheduled |= {ingested_at + _COUNTED, ingested_at + get_join_window() + _COUNTED}
 
     def sweep_until(self, until: datetime) -> None:
         now = self._next()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from incidents.notify.notifier import Ask
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from kintsugi import tasks
 from kintsugi.clients import slack_users
 from kintsugi.clients.slack_users import Denied
@@ -214,8 +214,10 @@ def _confirm(order: AuthorisedOrder) -> OrderReply:
         return OrderReply("\n".join(lines))
     if request.order == Asked.APPROVAL:
         return OrderReply(f"That is leave for a run: /kintsugi approve {request.run}")
-    by = f"{request.asked_by} asks for this at {moment(request.asked_at)}"
-    text = f"Request {request.pk}. {by}: {request.what} It waits until {moment(request.until)}."
+    by = f"{request.asked_by} asks for this at {format_moment(request.asked_at)}"
+    text = (
+        f"Request {request.pk}. {by}: {request.what} It waits until {format_moment(request.until)}."
+    )
     return OrderReply(text, open_requests.build_second_person_ask(request))
 
 

@@ -122,7 +122,7 @@ def get_reliability(now: datetime) -> Summary:
     key = f"reliability-{event_id(*state)}"
     summary: Summary | None = cache.get(key)
     if summary is None:
-        summary = statistics.summary(now - STATISTICS_SPAN, now)
+        summary = statistics.compute_summary(now - STATISTICS_SPAN, now)
         cache.set(key, summary, timeout=60)
     return summary
 
@@ -132,8 +132,8 @@ def get_costs(now: datetime) -> list[tuple[str, str]]:
     key = f"costs-{now:%Y%m%d%H%M}"
     sentences: list[tuple[str, str]] | None = cache.get(key)
     if sentences is None:
-        figures = impact_statistics.figures(now - STATISTICS_SPAN, now)
-        sentences = impact_statistics.sentences(figures)
+        figures = impact_statistics.compute_figures(now - STATISTICS_SPAN, now)
+        sentences = impact_statistics.format_sentences(figures)
         cache.set(key, sentences, timeout=60)
     return sentences
 
@@ -290,13 +290,13 @@ class IncidentPage(IncidentAdmin):
 
     page_template = "kintsugi/incident.html"
 
-    def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
         related_runs = list(progress.get_runs_about(row).prefetch_related("steps"))
         runs = [run for run in related_runs if run.incident_id == row.pk]
         latest = runs[0] if runs else None
         is_unfinished = latest is not None and latest.state in UNFINISHED
         progress_words = progress.format_progress_of(row, related_runs)
-        doing = story.doing(row, progress_words, timezone.now())
+        doing = story.format_doing(row, progress_words, timezone.now())
         context = {
             "runs": runs,
             "doing": doing,
@@ -304,7 +304,7 @@ class IncidentPage(IncidentAdmin):
             "open_run": latest if is_unfinished else None,
             "asks": is_waiting_for_person(row, latest),
         }
-        return super().page_context(request, row) | context | _describe_advice(row)
+        return super().get_page_context(request, row) | context | _describe_advice(row)
 
 
 def _describe_advice(incident: Incident) -> dict[str, str]:
@@ -319,8 +319,8 @@ class NodePage(NodeAdmin):
 
     page_template = "kintsugi/node.html"
 
-    def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        pauses = poll_pauses.rows(row.name, timezone.now())
+    def get_page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        pauses = poll_pauses.filter_current(row.name, timezone.now())
         states = node_states.get_history(row.name)[: STATES_SHOWN + 1]
         has_older_states = len(states) > STATES_SHOWN
         context = {
@@ -330,7 +330,7 @@ class NodePage(NodeAdmin):
             "states": states[:STATES_SHOWN],
             "has_older_states": has_older_states,
         }
-        return super().page_context(request, row) | context
+        return super().get_page_context(request, row) | context
 
 
 def _get_runs(node: Node) -> QuerySet[Run]:

@@ -70,14 +70,14 @@ class DecommissionPage(ReadOnlyAdmin):
         form = (extra_context or {}).get("form", empty_form)
         return super().changelist_view(request, {"title": "Decommissioning", "form": form})
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[Decommission]:
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[Decommission]:
         return Decommission.objects.select_related("node")
 
-    def page_context(self, request: HttpRequest, row: Decommission) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: Decommission) -> dict[str, Any]:
         may = request.user.has_perm(MAY) and row.ended_at is None
         return {"title": f"Decommissioning of {row.node.name}", "form": EndForm() if may else None}
 
-    def page_urls(self) -> list[URLPattern]:
+    def get_page_urls(self) -> list[URLPattern]:
         begin = self.admin_site.admin_view(require_POST(self.begin_view))
         end = self.admin_site.admin_view(require_POST(self.end_view))
         return [

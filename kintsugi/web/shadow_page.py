@@ -49,7 +49,7 @@ def report(request: HttpRequest) -> HttpResponse:
     chosen = [episode for episode in reversed(episodes) if episode.verdict == view]
     page = Paginator(chosen, _PER_PAGE).get_page(request.GET.get("page"))
     drains = services.list_external_drains(since, now, episodes)
-    window = wording.duration(settings.KINTSUGI["KINTSUGI_SHADOW_WINDOW"])
+    window = wording.format_duration(settings.KINTSUGI["KINTSUGI_SHADOW_WINDOW"])
     reports = _describe_runbooks(episodes)
     context: dict[str, Any] = {
         "reports": reports,

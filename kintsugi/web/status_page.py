@@ -42,6 +42,6 @@ def describe_parts(parts: list[PartStatus]) -> str:
 def describe_inbox(backlog: Backlog) -> str:
     if not backlog.batches:
         return "No events wait."
-    size, age = format_size(backlog.size), wording.duration(backlog.age)
+    size, age = format_size(backlog.size), wording.format_duration(backlog.age)
     batches = "batch waits" if backlog.batches == 1 else "batches wait"
     return f"{backlog.batches} {batches} ({size}), the oldest for {age}."

@@ -20,16 +20,16 @@ from kintsugi.clients import wiring
 
 
 class VendorCasePage(VendorCaseAdmin):
-    def page_urls(self) -> list[URLPattern]:
+    def get_page_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_GET(self.bundle_view))
         return [
-            *super().page_urls(),
+            *super().get_page_urls(),
             path("<int:object_id>/bundle/", view, name="incidents_vendorcase_bundle"),
         ]
 
-    def page_context(self, request: HttpRequest, row: VendorCase) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: VendorCase) -> dict[str, Any]:
         address = reverse("admin:incidents_vendorcase_bundle", args=[row.pk])
-        return {**super().page_context(request, row), "bundle_address": address}
+        return {**super().get_page_context(request, row), "bundle_address": address}
 
     def bundle_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """What cannot be had, also because this process has no access to nodes, is named in the

@@ -30,7 +30,7 @@ class AuditAdmin(ReadOnlyAdmin):
         "Each act on a node, and each thing that people make Kintsugi do, leaves a line here."
     )
 
-    def page_context(self, request: HttpRequest, row: AuditEntry) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: AuditEntry) -> dict[str, Any]:
         others = (
             AuditEntry.objects.filter(run=row.run).exclude(pk=row.pk) if row.run is not None else ()
         )

@@ -98,7 +98,7 @@ def _find_objection(run: Run, ctx: Context) -> Failed | None:
     incident = start.get_incidents_calling(run).exclude(state=State.MONITORING).first()
     if incident is not None:
         return Failed(f"incident #{incident.pk} needs it", "")
-    if node in lemons.quarantined():
+    if node in lemons.get_quarantined():
         return Failed("it is set aside", "")
     stopped = fleet.get_return_stop_reason(ctx.world.policy.stop_file)
     if stopped:

@@ -17,7 +17,7 @@ from django.db.models import F, QuerySet
 from incidents.db.prepared import Prepared
 from incidents.inventory import node_states
 from incidents.state import transitions
-from incidents.text.wording import duration
+from incidents.text.wording import format_duration
 from runbooks.engine import approval_snapshot, start
 from runbooks.engine.approval_snapshot import ApprovalSnapshot
 from runbooks.engine.result import Turn
@@ -235,7 +235,7 @@ def _get_reason_to_ask_anew(run: Run, step: Step, snapshot: ApprovalSnapshot, no
     if last is None or last.given_at is None:
         return ""
     if now >= last.given_at + _SHIFT:
-        age = duration(now - last.given_at)
+        age = format_duration(now - last.given_at)
         return f"{_ANEW}, since the leave of {last.given_by} is {age} old, and a shift has passed"
     before = approval_snapshot.parse_snapshot(last.shown)
     changes = approval_snapshot.list_changes_beside(before, snapshot, step.act)

@@ -53,7 +53,7 @@ def record_verification(run: Run, *, has_cured: bool | None, why: str, now: date
     """
     _store_outcome(run, has_cured=has_cured, why=why, now=now)
     if has_cured is False and run.facts.get("recovery") == Recovery.VENDOR_REPLACEMENT:
-        cases.died(run.incident_id, run.facts.get(lease.VENDOR_CASE), note=why, now=now)
+        cases.record_dead_part(run.incident_id, run.facts.get(lease.VENDOR_CASE), note=why, now=now)
 
 
 def _store_outcome(run: Run, *, has_cured: bool | None, why: str, now: datetime) -> None:

@@ -16,7 +16,7 @@ from django.db import transaction
 
 from detectors.faults import Action
 from incidents.models import Fault
-from incidents.polling.last_polls import last_polls
+from incidents.polling.last_polls import get_last_polls
 from incidents.state import transitions
 from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.lease import lease
@@ -46,7 +46,7 @@ def check_fault(run: Run, ctx: Context) -> None:
     is_taken = Run.objects.unfinished().filter(node=run.node).exists()
     active = Fault.objects.active().filter(membership__incident=run.incident_id)
     faults = active.filter(action__in=_REPAIRS)
-    polled_at = last_polls(list(faults.values_list("pk", flat=True)))
+    polled_at = get_last_polls(list(faults.values_list("pk", flat=True)))
     after = {pk: at for pk, at in polled_at.items() if at > resumed_at}
     if not after or is_taken or ctx.state.is_out:
         again_in = max(_SOON, get_backoff(resumed_at, ctx.now, longest=_LONGEST))

@@ -190,14 +190,14 @@ def _go_on(turn: Turn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -
             run.facts["recovery"] = step.recovery.value
         if done.boot is not None and run.node is not None:
             booted = done.boot
-            sweep.node_restarted(
+            sweep.record_node_restart(
                 run.place, booted_at=booted.booted_at, boot_id=booted.boot_id, now=now
             )
         if done.cause is not None:
             run.facts["resource"] = done.cause.resource
             lease.update(run, fault_type=done.cause.fault_type)
         if done.reset is not None:
-            sweep.gpus_reset(done.reset.resources, reset_at=done.reset.at, now=now)
+            sweep.record_gpu_reset(done.reset.resources, reset_at=done.reset.at, now=now)
         if is_last:
             _succeed(turn, done.text)
             return

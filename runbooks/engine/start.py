@@ -93,7 +93,7 @@ def get_closed_nodes(now: datetime) -> set[str]:
     return {
         *active_windows.get_maintained(now),
         *decommissions.get_decommissions(),
-        *lemons.quarantined(),
+        *lemons.get_quarantined(),
     }
 
 

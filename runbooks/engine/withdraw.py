@@ -12,7 +12,7 @@ from detectors.faults import Action
 from incidents.db.prepared import Given, Prepared
 from incidents.maintenance import active_windows
 from incidents.models import Fault
-from incidents.polling.last_polls import last_polls
+from incidents.polling.last_polls import get_last_polls
 from incidents.state import transitions
 from runbooks.engine import audit, contexts, result, start
 from runbooks.engine.result import Turn
@@ -200,7 +200,7 @@ def format_polled_fault(node: str) -> str:
     there is none."""
     active = Fault.objects.active().of_node(node).filter(action__in=_REPAIRS)
     faults = {fault.pk: fault for fault in active}
-    polled_at = last_polls(list(faults))
+    polled_at = get_last_polls(list(faults))
     if not polled_at:
         return ""
     at, pk = max((at, pk) for pk, at in polled_at.items())

@@ -144,7 +144,7 @@ def _keep_witness(ctx: Context, answer: Witnessed) -> None:
     if not answer.action.at_least(fault.action):
         return
     told_by = Provenance(ctx.node, Transport.SSH, "its SSH host key", forger=Forger.ROOT)
-    sweep.fault_witnessed(fault.fault_type, fault.resource, told_by=told_by, now=ctx.now)
+    sweep.record_witness(fault.fault_type, fault.resource, told_by=told_by, now=ctx.now)
 
 
 def _wait_or_give_up(turn: Turn, ctx: Context, answer: Denied, *, world: World) -> None:

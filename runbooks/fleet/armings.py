@@ -13,7 +13,7 @@ from django.db.models import F, Q
 
 from incidents.db.prepared import Given, Prepared
 from incidents.models import Node
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from runbooks.models import Arming, Mode
 
 USED = "arming"
@@ -83,7 +83,7 @@ def describe(arming: Arming) -> str:
     runs = f", {arming.used} of {arming.runs} runs used" if arming.runs is not None else ""
     return (
         f"arming {arming.pk} of {arming.set_by}, {format_scope(arming)}, until"
-        f" {moment(arming.until)}{runs}"
+        f" {format_moment(arming.until)}{runs}"
     )
 
 

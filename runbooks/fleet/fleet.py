@@ -359,7 +359,7 @@ def _waits_for_jobs(plan: Sequence[Mapping[str, Any]], step: int) -> bool:
 
 def _load_node_facts(node: str, fault_type: str, part: str, now: datetime) -> dict[str, Any]:
     booted_at = Node.objects.filter(name=node).values_list("boot_seen_at", flat=True).first()
-    incidents = wider_incidents.wider(node, fault_type, part, now)
+    incidents = wider_incidents.list_wider_incidents(node, fault_type, part, now)
     causes = [
         f"incident #{incident.incident_id}, {incident.title}, is open on {incident.resource}"
         for incident in incidents

@@ -24,7 +24,7 @@ from detectors.faults import Action
 from incidents.models import Incident
 from incidents.state import transitions
 from incidents.state.outbox import STEPPED_BACK
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from incidents.vocabulary.lifecycle import State
 from runbooks.fleet import armings, fleet
 from runbooks.lease.withdrawal_reasons import REFUTED, UNWITNESSED
@@ -166,7 +166,8 @@ def _take_from_mode(run: Run, wrong: str, now: datetime) -> str:
         return ""
     return (
         f"{_format_step(run, before, wrong)} It went by its own mode, which {row.set_by} set at"
-        f" {moment(row.set_at)}; armings on some nodes stay as they are. Runs of it that are under"
+        f" {format_moment(row.set_at)}; armings on some nodes stay as they are. Runs of it that"
+        " are under"
         " way wait before their next act. A person sets it again: kintsugi mode set"
         f" {run.runbook} {before}."
     )

@@ -13,7 +13,7 @@ from django.db.models import Max, Min, Q
 
 from incidents.models import Incident, TimelineEntry
 from incidents.state import outbox, transitions
-from incidents.text.wording import clock, duration
+from incidents.text.wording import format_clock, format_duration
 from incidents.vocabulary.lifecycle import State
 from runbooks.engine import start
 from runbooks.people import standstill
@@ -92,14 +92,15 @@ def _list_untaken(now: datetime) -> list[UnansweredQuestion]:
 def _format_page(question: UnansweredQuestion, now: datetime) -> str:
     asked_at = question.first_at or question.incident.opened_at
     return (
-        f"Nobody has taken what was asked {duration(now - asked_at)} ago: handed to Alertmanager,"
+        f"Nobody has taken what was asked {format_duration(now - asked_at)} ago: handed to"
+        " Alertmanager,"
         " which tells whom its routes name until somebody acknowledges the incident."
     )
 
 
 def _ask_again(incident: Incident, asked_at: datetime | None, now: datetime) -> None:
     since = asked_at or incident.opened_at
-    lasts = f"since {clock(since)} ({duration(now - since)})"
+    lasts = f"since {format_clock(since)} ({format_duration(now - since)})"
     what = "Asked and not taken" if asked_at is not None else "Critical, and nobody has taken it"
     text = f"{what} {lasts}: {incident.needs_human}"
     transitions.record(incident.pk, kind=AGAIN, text=text, now=now)

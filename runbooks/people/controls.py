@@ -13,7 +13,7 @@ from django.db import transaction
 from incidents.models import Node
 from incidents.polling import poll_pauses
 from incidents.state import transitions
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from incidents.topology.topology import expand_typed
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import Trigger
@@ -229,7 +229,7 @@ def _read_draft(draft: ArmingDraft) -> ModeChange:
     }
     where = armings.format_scope(Arming(scope=draft.scope, place=draft.place))
     runs = "" if draft.runs is None else f", for {draft.runs} runs at most"
-    until = f"until {moment(draft.until)}{runs}"
+    until = f"until {format_moment(draft.until)}{runs}"
     what = f"{draft.runbook} goes to {draft.mode} on {where}, {until}: {reason}."
     return ModeChange(Order.ARMING, draft.runbook, Mode(draft.mode), what, terms)
 

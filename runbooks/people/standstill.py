@@ -21,7 +21,7 @@ from incidents.db.prepared import Given, Prepared
 from incidents.faults import flapping
 from incidents.models import Fault, Incident, IncidentFault, TimelineEntry
 from incidents.state import transitions
-from incidents.text.wording import clock, duration
+from incidents.text.wording import format_clock, format_duration
 from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.engine import start
 from runbooks.fleet import breaker, fleet
@@ -147,7 +147,7 @@ def sweep_standstills(now: datetime) -> None:
 def _ask_person(incident: Incident, found: Standstill, now: datetime) -> None:
     if incident.needs_human == found.ask:
         return
-    since = f"since {clock(found.since)} ({duration(now - found.since)})"
+    since = f"since {format_clock(found.since)} ({format_duration(now - found.since)})"
     text = f"Nothing has moved {since}: {found.reason.rstrip('.')}. {found.ask}"
     kind = ASKED if found.is_loud else ASKED_IN_THREAD
     transitions.ask(

@@ -13,7 +13,7 @@ from django.conf import settings
 
 from incidents.models import Notice
 from incidents.state import outbox
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from runbooks.fleet import fleet
 from runbooks.models import Mode, SecondPersonRequest
 from runbooks.second_person import changes
@@ -88,7 +88,8 @@ def _format_ways(request: SecondPersonRequest) -> str:
     order = f", by /kintsugi reject {number} WHY" if is_in_slack else ""
     return (
         f"Another administrator than {request.asked_by} confirms it {here}on the page of modes or"
-        f" by kintsugi arming confirm {number}, until {moment(request.until)}. Reject it with a"
+        f" by kintsugi arming confirm {number}, until {format_moment(request.until)}. Reject it"
+        " with a"
         f" reason{order}, on that page or by kintsugi arming reject {number}."
     )
 
@@ -100,7 +101,7 @@ def close(
     notice = request.notice
     if notice is None:
         return
-    name, at = _get_name(request), moment(now)
+    name, at = _get_name(request), format_moment(now)
     titles = {
         Ending.CONFIRMED: f"{name} confirmed by {actor}",
         Ending.REJECTED: f"{name} rejected by {actor}",
@@ -110,7 +111,8 @@ def close(
     ends = {
         Ending.CONFIRMED: f"{actor} confirmed it at {at}, and it was done as asked.",
         Ending.REJECTED: f"{actor} rejected it at {at}: {why.rstrip('.')}. Nothing has changed.",
-        Ending.EXPIRED: f"Nobody confirmed it until {moment(request.until)}. Nothing has changed.",
+        Ending.EXPIRED: f"Nobody confirmed it until {format_moment(request.until)}. Nothing has"
+        " changed.",
         Ending.OUTDATED: f"It ended at {at}. {why} Nothing has changed by it.",
     }
     is_done = ending is Ending.CONFIRMED

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from incidents.db.prepared import Prepared
 from incidents.state import transitions
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from runbooks.engine import approvals
 from runbooks.guards.verdicts import Act
 from runbooks.library import library
@@ -60,8 +60,8 @@ def _find_standing(approval: Approval) -> SecondPersonRequest | None:
 
 def describe_first(request: SecondPersonRequest) -> str:
     return (
-        f"{request.asked_by} has approved it at {moment(request.asked_at)}: a second person"
-        f" approves it too until {moment(request.until)}, or aborts it"
+        f"{request.asked_by} has approved it at {format_moment(request.asked_at)}: a second person"
+        f" approves it too until {format_moment(request.until)}, or aborts it"
     )
 
 

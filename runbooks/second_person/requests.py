@@ -14,7 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
 
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from runbooks.engine import audit
 from runbooks.models import FleetLock, Run, SecondPersonRequest
 from runbooks.outcomes import AskedSecond, ControlRefused
@@ -114,7 +114,7 @@ def ask(
         request.save(update_fields=["notice"])
     text = (
         f"{actor} asks for this: {request.what} Nothing is done yet: a second person confirms it"
-        f" until {moment(request.until)}"
+        f" until {format_moment(request.until)}"
     )
     audit.record_person(actor, "ask_second_person", f"{text}.", now=now, run=run)
     return AskedSecond(f"{text}, {_format_way(request)}.")
@@ -130,8 +130,8 @@ def _format_way(request: SecondPersonRequest) -> str:
 def _format_repeated(standing: SecondPersonRequest, actor: str) -> str:
     who = "You have" if is_asker(standing, actor) else f"{standing.asked_by} has"
     whose = "another person" if is_asker(standing, actor) else "you, or another person"
-    asked = f"{who} asked for this at {moment(standing.asked_at)}: {standing.what}"
-    waits = f"Request {standing.pk} waits until {moment(standing.until)}"
+    asked = f"{who} asked for this at {format_moment(standing.asked_at)}: {standing.what}"
+    waits = f"Request {standing.pk} waits until {format_moment(standing.until)}"
     return f"{asked} {waits} for {whose} to confirm it, {_format_way(standing)}."
 
 
@@ -146,7 +146,7 @@ def find(number: int) -> SecondPersonRequest | ControlRefused:
         return ControlRefused(f"There is no request {number}.")
     if request.ended_at is not None:
         by = f" by {request.ended_by}" if request.ended_by else ""
-        at = moment(request.ended_at)
+        at = format_moment(request.ended_at)
         return ControlRefused(f"Request {number} was {request.ending}{by} at {at}.")
     return request
 
@@ -159,13 +159,14 @@ def confirm(
     if request.until <= now:
         expire(now)
         return ControlRefused(
-            f"Request {number} of {request.asked_by} has expired at {moment(request.until)}: ask"
+            f"Request {number} of {request.asked_by} has expired at"
+            f" {format_moment(request.until)}: ask"
             " again."
         )
     if is_asker(request, actor):
         return ControlRefused(
             f"You have asked for this yourself. A second person who may do it confirms it until"
-            f" {moment(request.until)}."
+            f" {format_moment(request.until)}."
         )
     objection = _find_objection(Kind(request.kind), actor)
     if objection:

@@ -99,7 +99,7 @@ def compute_report(episodes: Collection[Episode]) -> DryRunReport:
 
 
 def compute_share(count: int, of: int) -> Share:
-    found = proportions.clopper_pearson(count, of)
+    found = proportions.estimate_clopper_pearson(count, of)
     assert found.low is not None  # noqa: S101 - exact limits are always numbers
     assert found.high is not None  # noqa: S101
     return Share(count, of, found.low, found.high)

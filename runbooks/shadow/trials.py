@@ -24,5 +24,5 @@ def count_missing(share: Share, most: float) -> int:
 
 
 def _is_shown(share: Share, most: float, more: int) -> bool:
-    limit = proportions.clopper_pearson(share.count, share.of + more).high
+    limit = proportions.estimate_clopper_pearson(share.count, share.of + more).high
     return limit is not None and limit <= most

@@ -33,7 +33,7 @@ class AwaitPart(Base):
             return _fail(ctx, f"Vendor case {case.pk} was closed without a new part.")
         if cases.is_without_part(case):
             since = f"{case.since_at:%Y-%m-%d %H:%M %Z}"
-            part = texts.part(case.part, case.resource)
+            part = texts.format_part(case.part, case.resource)
             text = f"Vendor case {case.pk} for {part} is {case.state} since {since}."
             return Wait(text, get_backoff(case.since_at, ctx.now, longest=_LONGEST))
         return _end_wait(ctx, case)
@@ -58,7 +58,7 @@ def _end_wait(ctx: Context, case: VendorCase) -> Result:
         return Wait(text, again_in, ask=ask, is_told=True)
     part = f"The new part of vendor case {case.pk}"
     text = f"{part} is in, serial {case.new_serial}: {ctx.node} is tested now."
-    cases.taken_up(case.pk, now=ctx.now, note=text)
+    cases.reopen_after_dead_part(case.pk, now=ctx.now, note=text)
     ctx.facts.update(booted_at=format_iso(boot.booted_at), boot_id_after=boot.boot_id)
     return Done(text, boot=boot, is_told=False)
 

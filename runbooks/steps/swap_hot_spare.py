@@ -40,11 +40,11 @@ class SwapHotSpare(Base):
     }
 
     def find_done(self, ctx: Context) -> Done | None:
-        spare = spares.standing_in_for(ctx.node)
+        spare = spares.find_stand_in(ctx.node)
         if ctx.params["way"] == OUT:
             return _report_no_swap(ctx) if spare is None else None
         if spare is None:
-            return None if spares.ready(ctx.state.partitions) else _report_no_spare(ctx)
+            return None if spares.list_ready(ctx.state.partitions) else _report_no_spare(ctx)
         if spare.state == Spare.State.LEAVING or not spare_swaps.is_in(spare, ctx.world.slurm):
             return None
         spares.serves(spare, ctx.now)
@@ -56,11 +56,11 @@ class SwapHotSpare(Base):
 
 def _swap_in(ctx: Context) -> Result:
     slurm = ctx.world.slurm
-    spare = spares.standing_in_for(ctx.node)
+    spare = spares.find_stand_in(ctx.node)
     if spare is not None and spare.state == Spare.State.LEAVING:
         return Wait(f"{spare.node.name} is still on its way back into the pool.", _AGAIN)
     if spare is None:
-        choices = spares.ready(ctx.state.partitions)
+        choices = spares.list_ready(ctx.state.partitions)
         states = slurm.read_nodes([row.node.name for row in choices]) if choices else {}
         ready = [row for row in choices if states[row.node.name].is_serving]
         spare = next((row for row in ready if not _find_refusal(ctx, row)), None)
@@ -77,13 +77,13 @@ def _swap_in(ctx: Context) -> Result:
 
 
 def _swap_out(ctx: Context) -> Result:
-    spare = spares.standing_in_for(ctx.node)
+    spare = spares.find_stand_in(ctx.node)
     if spare is None:
         return _report_no_swap(ctx)
     refusal = _find_refusal(ctx, spare)
     if refusal:
         return Wait(refusal, _WHILE_REFUSED, ask=_format_ask(spare), is_told=True)
-    spares.leaves(spare, ctx.now)
+    spares.begin_leaving(spare, ctx.now)
     spare.refresh_from_db()
     spare_swaps.keep_free(spare, ctx.world.slurm_writer, ctx.now)
     return Done(
@@ -125,7 +125,7 @@ def _report_no_spare(ctx: Context, refusing: Sequence[str] = ()) -> Done:
     where = " and ".join(ctx.state.partitions) or "no partition"
     partly = "; ".join(
         f"{row.node.name} is for {', '.join(row.partitions)}"
-        for row in spares.in_part(ctx.state.partitions)
+        for row in spares.list_partly_fitting(ctx.state.partitions)
     )
     why = f" ({partly}, and a spare stands in for each partition of a node)" if partly else ""
     if refusing:

@@ -131,7 +131,7 @@ def _work(side: Side) -> None:
     batch = side.stream.next()
     side.measure("ingest, a batch of 100", lambda: services.ingest(batch, now=side.stream.now))
     side.measure("sweep", lambda: services.sweep(now=side.stream.now))
-    side.measure("messages due", lambda: messages.due(side.stream.now))
+    side.measure("messages due", lambda: messages.list_due(side.stream.now))
     side.measure("outcomes", lambda: runbooks.evaluate_outcomes(side.stream.now))
     side.measure("runs due", lambda: runbooks.get_due_runs(side.stream.now))
     for name, address in _addresses():

@@ -133,8 +133,8 @@ class _Schedule:
         from incidents.polling import polling  # noqa: PLC0415
 
         memory = _at(self.memories[detector], self.now)
-        arguments = (memory,) if polling.packed.__code__.co_argcount == 1 else (memory, self.now)
-        return polling.packed(*arguments)
+        arguments = (memory,) if polling.pack.__code__.co_argcount == 1 else (memory, self.now)
+        return polling.pack(*arguments)
 
     def let_pass(self, name: str, busy: tuple[str, ...]) -> None:
         """Some minutes, with a checkpoint before them."""

@@ -25,7 +25,7 @@ from incidents.reliability.summary import (
     ServiceHistory,
     StudyPeriod,
     Unit,
-    all_figures,
+    compute_all_figures,
 )
 
 _EPOCH_H = datetime(2025, 1, 1, tzinfo=UTC).timestamp() / 3600
@@ -69,7 +69,7 @@ def pure(count: int) -> None:
     window = StudyPeriod(_EPOCH_H, _EPOCH_H + _YEAR_H, ZoneInfo("Asia/Tokyo"))
     timed(
         f"{count:,} incidents in memory, eleven rows of figures",
-        lambda: all_figures(incidents, fleet, window),
+        lambda: compute_all_figures(incidents, fleet, window),
     )
 
 
@@ -105,7 +105,7 @@ def from_rows(count: int) -> None:
         )
     timed(
         f"{count:,} incidents in SQLite, summary",
-        lambda: statistics.summary(start, start + timedelta(days=365)),
+        lambda: statistics.compute_summary(start, start + timedelta(days=365)),
     )
 
 

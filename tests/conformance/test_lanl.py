@@ -21,11 +21,11 @@ import pytest
 
 from incidents.reliability.estimates import (
     Floats,
-    kaplan_meier,
-    laplace,
-    mean_time_between,
-    median,
-    restricted_mean,
+    compute_kaplan_meier,
+    estimate_mean_time_between,
+    estimate_median,
+    estimate_restricted_mean,
+    evaluate_trend,
 )
 
 _LONGEST = 1e6  # minutes; longer than any repair on record
@@ -54,9 +54,9 @@ def test_mean_and_median_minutes_to_repair_are_those_on_record(
     repairs: list[dict[str, str]], cause: str
 ) -> None:
     minutes = _minutes(repairs, cause)
-    curve = kaplan_meier(minutes, np.ones(minutes.size, bool))
-    mean, horizon = restricted_mean(curve, _LONGEST)
-    middle = median(curve)
+    curve = compute_kaplan_meier(minutes, np.ones(minutes.size, bool))
+    mean, horizon = estimate_restricted_mean(curve, _LONGEST)
+    middle = estimate_median(curve)
     assert horizon == _LONGEST
     assert mean.value == pytest.approx(minutes.mean())
     assert middle.value == np.sort(minutes)[(minutes.size - 1) // 2]
@@ -70,7 +70,9 @@ def test_the_columns_that_were_not_revised_have_the_printed_mean(
     repairs: list[dict[str, str]], cause: str
 ) -> None:
     minutes = _minutes(repairs, cause)
-    mean, _ = restricted_mean(kaplan_meier(minutes, np.ones(minutes.size, bool)), _LONGEST)
+    mean, _ = estimate_restricted_mean(
+        compute_kaplan_meier(minutes, np.ones(minutes.size, bool)), _LONGEST
+    )
     assert round(mean.value or 0) == PUBLISHED[cause][0]
 
 
@@ -78,12 +80,14 @@ def test_repairs_cut_off_at_a_day_keep_their_median_and_lose_no_mean_before_it(
     repairs: list[dict[str, str]],
 ) -> None:
     minutes, day = _minutes(repairs, ""), 24 * 60.0
-    whole = kaplan_meier(minutes, np.ones(minutes.size, bool))
-    cut = kaplan_meier(np.minimum(minutes, day), minutes <= day)
-    assert median(cut) == median(whole)
-    assert restricted_mean(cut, day)[0].value == pytest.approx(np.minimum(minutes, day).mean())
+    whole = compute_kaplan_meier(minutes, np.ones(minutes.size, bool))
+    cut = compute_kaplan_meier(np.minimum(minutes, day), minutes <= day)
+    assert estimate_median(cut) == estimate_median(whole)
+    assert estimate_restricted_mean(cut, day)[0].value == pytest.approx(
+        np.minimum(minutes, day).mean()
+    )
     naive = minutes[minutes <= day].mean()
-    assert naive < 0.9 * (restricted_mean(cut, day)[0].value or 0), (
+    assert naive < 0.9 * (estimate_restricted_mean(cut, day)[0].value or 0), (
         "closed repairs alone would look faster"
     )
 
@@ -99,8 +103,8 @@ def test_one_mean_time_between_failures_is_warned_of_where_the_rate_changed(
             if row["System"] == "20"
         ]
     )
-    trend = laplace(started, float(started.min()), float(started.max()))
-    found = mean_time_between(started.size, float(np.ptp(started)))
+    trend = evaluate_trend(started, float(started.min()), float(started.max()))
+    found = estimate_mean_time_between(started.size, float(np.ptp(started)))
     assert trend.p_value is not None
     assert trend.p_value < 0.001
     assert (found.low or 0) < (found.value or 0) < (found.high or 0)

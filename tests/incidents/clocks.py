@@ -27,8 +27,8 @@ def drain(notifier: Notifier, clock: Clock, *, limit: int = 400) -> int:
     made."""
     calls, idle = 0, 1
     for _ in range(limit):
-        ids = services.due(clock.now)
-        if not ids and not services.due(clock.now + timedelta(hours=1)):
+        ids = services.list_due(clock.now)
+        if not ids and not services.list_due(clock.now + timedelta(hours=1)):
             return calls
         for notification_id in ids:
             services.send(notification_id, notifier, now=clock.now)

@@ -133,7 +133,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(["gn042", "gn043"]))
     def a_node_restarts(self, node: str) -> None:
-        services.node_restarted(
+        services.record_node_restart(
             node, booted_at=self.now, boot_id=str(self.now.timestamp()), now=self.now
         )
 

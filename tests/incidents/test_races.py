@@ -144,7 +144,7 @@ def test_raises_clears_sweeps_and_restarts_at_once_leave_whole_incidents() -> No
         jobs.append(lambda at=at: services.ingest([an_event(resource=OTHER_GPU, at=at)], now=at))  # type: ignore[misc]
         jobs.append(lambda at=at: services.sweep(now=at))  # type: ignore[misc]
         jobs.append(
-            lambda at=at, n=number: services.node_restarted(
+            lambda at=at, n=number: services.record_node_restart(
                 "gn042", booted_at=at, boot_id=f"b{n}", now=at
             )  # type: ignore[misc]
         )
@@ -178,9 +178,9 @@ def test_one_of_two_people_wins_when_both_close_an_incident() -> None:
 
 def test_one_replacement_seen_by_many_workers_is_one_row() -> None:
     a_node()
-    inventory.learn([Observation(GPU, "gpu.serial", "1650001", NOW)], NOW)
+    inventory.store_observations([Observation(GPU, "gpu.serial", "1650001", NOW)], NOW)
     seen = [Observation(GPU, "gpu.serial", "1650002", NOW)]
-    at_once([lambda: inventory.learn(seen, NOW + SECOND) for _ in range(SOME)])
+    at_once([lambda: inventory.store_observations(seen, NOW + SECOND) for _ in range(SOME)])
     rows = InService.objects.order_by("id").values_list("serial", "to_at")
     assert list(rows) == [("1650001", NOW + SECOND), ("1650002", None)]
 

@@ -99,12 +99,12 @@ def test_a_sweep_concludes_from_what_slurm_last_answered() -> None:
     for number in range(3):
         a_fault(SILENT_TARGET, f"node/gn10{number}", at=NOW)
     names = ["gn100", "gn101", "gn102", "gn103"]
-    assert slurm_reach.heard(names, NOW) == ()
+    assert slurm_reach.list_heard(names, NOW) == ()
     slurm_reach.ask(NOW, lambda silent: [name for name in silent if name != "gn101"])
-    assert slurm_reach.heard(names, NOW + MINUTE) == {"gn100", "gn102"}
+    assert slurm_reach.list_heard(names, NOW + MINUTE) == {"gn100", "gn102"}
     slurm_reach.ask(NOW + MINUTE, lambda silent: None)
-    assert slurm_reach.heard(names, NOW + MINUTE) is None
-    assert slurm_reach.heard(names, NOW + 4 * MINUTE) == ()
+    assert slurm_reach.list_heard(names, NOW + MINUTE) is None
+    assert slurm_reach.list_heard(names, NOW + 4 * MINUTE) == ()
 
 
 @pytest.mark.django_db

@@ -335,7 +335,7 @@ def _list_looks() -> Iterator[str]:
     right = "root, where our user may not read the journal"
     yield f"| `{row.command}` | {right} | {occasion} | {row.limit} |"
     yield "| the commands of detectors below | | `confirm_on_node`, `verify`, `requeue_dead_jobs` | |"
-    for command in (*discovery.commands(), Command("x", ("ethtool", "-i", "rail0"))):
+    for command in (*discovery.build_commands(), Command("x", ("ethtool", "-i", "rail0"))):
         row = format_command(command)
         yield f"| `{row.command}` | {row.right} | `kintsugi inventory discover` | {row.limit} |"
     for command in inspection.LOOKS.values():

@@ -342,9 +342,9 @@ def test_a_forged_fault_beside_a_true_one_lifts_no_repair(
     assert incident.action == Action.RESET_GPU
     turn(site, 60, timedelta(seconds=20))
     assert count_acts(site) == (0, 1, 0, 0)
-    account = explain.account(incident.pk)
+    account = explain.build_account(incident.pk)
     assert account is not None
-    told = story.text(account)
+    told = story.format_text(account)
     assert f"{forged} is not believed" in told
     assert "gpu.xid.48 is not believed" not in told
 

@@ -39,11 +39,14 @@ OF_THE_SITE = (
     *("kintsugi.configuration.", "kintsugi.clients.", "kintsugi.management.commands."),
     *("kintsugi.cli.main.", "kintsugi.cli.output.complain", "kintsugi.cli.output.echo"),
     *("kintsugi.replay.play.print_nothing", "incidents.topology.inventory_file."),
-    *("incidents.maintenance.planning.machines", "kintsugi.slack.orders._ask_which"),
+    *("incidents.maintenance.planning.parse_machines", "kintsugi.slack.orders._ask_which"),
     "incidents.topology.topology.expand_typed",
 )
 # These split at blanks, and ask the database for the words.
-WITH_THE_DATABASE = ("kintsugi.slack.orders.obey_command", "incidents.console.incident.matching")
+WITH_THE_DATABASE = (
+    "kintsugi.slack.orders.obey_command",
+    "incidents.console.incident.build_search_query",
+)
 OF_PAGES = {
     name: parse
     for package in ("incidents", "kintsugi")
@@ -62,7 +65,7 @@ MORE: dict[str, dict[str, Any]] = {
     "incidents.notify.slack.mrkdwn.format_plain": {"limit": 300},
     "incidents.checks.cables._replace_paths": {"names": {"node/gn001": "gn001", "a": "b"}},
     "incidents.polling.polling._decode": {"looked_at": None},
-    "incidents.text.archive.without_secrets": {"secrets": ["known-secret"]},
+    "incidents.text.archive.hide_secrets": {"secrets": ["known-secret"]},
     "incidents.vendor.texts._format_sentence": {"note": "a note"},
     "runbooks.slurm.node_states._parse_seconds": {"default": timedelta(0)},
 }
@@ -134,7 +137,7 @@ def test_verdict_takes_a_time_that_grows_as_the_text(test: Diagnosis, longest: i
 
 def test_archive_takes_a_time_that_grows_as_the_text(longest: int) -> None:
     heads = ("password=", "a://b:", "bearer ", "-----BEGIN PRIVATE KEY-----", "token", "secret-")
-    hide = lambda text: archive.without_secrets(text.encode(), ["known-secret"])  # noqa: E731
+    hide = lambda text: archive.hide_secrets(text.encode(), ["known-secret"])  # noqa: E731
     assert growth.find_slow_parser(hide, heads, longest=longest) == ""
 
 

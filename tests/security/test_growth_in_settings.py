@@ -57,7 +57,9 @@ REFUSALS = (
     *(CorrelationError, InventoryError, LibraryError, SystemExit),
 )
 MORE: dict[str, dict[str, Any]] = {
-    "incidents.maintenance.planning.machines": {"there": KnownNames(frozenset(), frozenset())},
+    "incidents.maintenance.planning.parse_machines": {
+        "there": KnownNames(frozenset(), frozenset())
+    },
     "incidents.topology.inventory_file._list_lines": {"table": "node", "count": 1},
     "kintsugi.clients.credentials._find_line": {"number": 0, "table": "ssh", "key": "user"},
     "runbooks.text_templates.fill": {"node": "gn001", "fault_type": "gpu.lost", "incident": 1},

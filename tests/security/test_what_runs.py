@@ -12,7 +12,7 @@ from tests.security import everything
 PLACES = {
     "incidents/vendor/inspection.py:_collect_field_diagnostics": everything.LOOKS,
     "incidents/vendor/inspection.py:_fetch_file": everything.LOOKS,
-    "incidents/vendor/inspection.py:pieces": everything.LOOKS,
+    "incidents/vendor/inspection.py:read_pieces": everything.LOOKS,
     "kintsugi/inventory/discover.py:_inspect_node": everything.LOOKS,
     "kintsugi/inventory/sudoers.py:_locate_programs": everything.LOOKS,
     "runbooks/node/detached_command.py:_run_script": everything.ACTS,

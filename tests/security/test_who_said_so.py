@@ -74,9 +74,9 @@ def test_why_says_who_told_and_who_could_have_written_it() -> None:
     told(_BY_SSH, 2)
     told(_BY_UDP, 3)
     incident = IncidentFault.objects.values_list("incident_id", flat=True).get()
-    explanation = explain.account(incident)
+    explanation = explain.build_account(incident)
     assert explanation is not None
-    text = account.text(explanation)
+    text = account.format_text(explanation)
     best = (
         "Told by a look over SSH from gn001, proved by its SSH host key: only root of the machine"
     )

@@ -62,7 +62,7 @@ class CountingNotifier:
     def serves(self, channel: str) -> bool:
         return True
 
-    def pace(self, channel: str) -> timedelta:
+    def get_pace(self, channel: str) -> timedelta:
         return timedelta(0)
 
     def post(self, message: Message) -> Posted:

@@ -73,7 +73,7 @@ def blocks(content: Content) -> list[Block]:
     return make_card_blocks(content) if isinstance(content, Card) else make_reply_blocks(content)
 
 
-def text(content: Content) -> str:
+def format_text(content: Content) -> str:
     """What notifications, screen readers and old clients show instead of the blocks."""
     if isinstance(content, Reply):
         return mrkdwn.escape(content.text, 1000)

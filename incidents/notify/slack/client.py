@@ -78,18 +78,18 @@ class SlackNotifier:
     def serves(self, channel: str) -> bool:
         return channel.startswith(CHANNEL_PREFIX)
 
-    def pace(self, channel: str) -> timedelta:
+    def get_pace(self, channel: str) -> timedelta:
         return PACE
 
     def post(self, message: Message) -> Posted:
         message = self._add_buttons(message)
-        return self._sent(
+        return self._send_call(
             message, lambda body: self._client.chat_postMessage(**body), _post_body(message)
         )
 
     def update(self, message: Message, ts: str) -> Posted:
         message = self._add_buttons(message)
-        return self._sent(
+        return self._send_call(
             message,
             lambda body: self._client.chat_update(**body),
             {**_make_body(message), "ts": ts},
@@ -141,7 +141,7 @@ class SlackNotifier:
             return self._client.conversations_replies(ts=message.thread_ts, **window)
         return self._client.conversations_history(**window)
 
-    def _sent(
+    def _send_call(
         self,
         message: Message,
         call: Callable[[dict[str, Any]], SlackResponse],
@@ -180,7 +180,7 @@ def _make_body(message: Message) -> dict[str, Any]:
     payload = {"incident": key.incident, "sequence": key.sequence, "written": key.written}
     return {
         "channel": _get_channel_id(message),
-        "text": blocks.text(message.content),
+        "text": blocks.format_text(message.content),
         "blocks": blocks.blocks(message.content),
         "metadata": {"event_type": EVENT_TYPE, "event_payload": payload},
     }

@@ -41,7 +41,9 @@ class Command(StoreCommand):
 
 def _add(options: dict[str, Any], now: datetime) -> str:
     try:
-        machines = planning.machines(" ".join(options["machines"]), planning.get_known_names())
+        machines = planning.parse_machines(
+            " ".join(options["machines"]), planning.get_known_names()
+        )
     except ValueError as error:
         raise CommandError(str(error)) from error
     fields = words.get_draft_fields(options, now)

@@ -49,7 +49,7 @@ class Command(StoreCommand):
             raise CommandError(
                 f"--since {since.isoformat()} is not before --until {until.isoformat()}."
             )
-        summary = statistics.summary(since, until)
+        summary = statistics.compute_summary(since, until)
         if options["json"]:
             impact = impact_statistics.as_json(_compute_impact(summary))
             fields = {**statistics.as_json(summary), "impact": impact}
@@ -60,13 +60,13 @@ class Command(StoreCommand):
 
 
 def _compute_impact(summary: Summary) -> ImpactFigures:
-    return impact_statistics.figures(summary.since, summary.until)
+    return impact_statistics.compute_figures(summary.since, summary.until)
 
 
 def format_impact_report(summary: Summary) -> list[str]:
     """What the same incidents cost in jobs, and how soon their owners heard of it."""
     lines = ["", "What it cost:"]
-    for name, text in impact_statistics.sentences(_compute_impact(summary)):
+    for name, text in impact_statistics.format_sentences(_compute_impact(summary)):
         lines += _wrap_paragraph(name, text)
     for name, text in impact_statistics.DEFINITIONS.items():
         lines += _wrap_paragraph(name, text)
@@ -105,7 +105,7 @@ def format_report(summary: Summary) -> list[str]:
     if summary.notice:
         lines += [summary.notice, ""]
     if summary.left_out:
-        lines += [words.left_out(summary.left_out), ""]
+        lines += [words.format_left_out(summary.left_out), ""]
     figures = [row for row in summary.classes if row.failures]
     figures.append(summary.overall)
     lines += _format_table(_HOW_OFTEN, [_format_frequency_cells(row) for row in figures])
@@ -137,9 +137,9 @@ def _name(row: Figures) -> str:
 
 def _format_frequency_cells(row: Figures) -> list[str]:
     is_open = f" ({row.open} open)" if row.open else ""
-    mtbf, mttf = words.between_failures(row.mtbf), words.between_failures(row.mttf)
+    mtbf, mttf = words.format_between_failures(row.mtbf), words.format_between_failures(row.mttf)
     exposure = f"{row.exposure:,.0f} {row.unit.hours}"
-    return [_name(row), f"{row.failures:,}{is_open}", exposure, mtbf, mttf, words.trend(row)]
+    return [_name(row), f"{row.failures:,}{is_open}", exposure, mtbf, mttf, words.format_trend(row)]
 
 
 def _format_duration_cells(row: Figures) -> list[str]:
@@ -147,7 +147,7 @@ def _format_duration_cells(row: Figures) -> list[str]:
         return [_name(row), "-", "-", "-", "-", "-"]
     restored = words.repair_time(row, row.restore_median)
     mttr = words.repair_time(row, row.mttr) if row.restored else "-"
-    horizon = words.span(row.horizon) if row.restored else "-"
+    horizon = words.format_span(row.horizon) if row.restored else "-"
     return [
         _name(row),
         restored,
@@ -179,7 +179,7 @@ def _wrap_paragraph(name: str, text: str) -> list[str]:
 
 
 def _format_mean(times: Times) -> str:
-    return "-" if times.mean is None else words.span(times.mean)
+    return "-" if times.mean is None else words.format_span(times.mean)
 
 
 def _format_counts(counts: dict[str, int]) -> str:

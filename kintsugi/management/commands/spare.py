@@ -115,7 +115,7 @@ def _return_spare(options: dict[str, Any], now: datetime) -> str:
     spare = in_use.filter(node__name=options["node"]).first()
     if spare is None:
         raise CommandError(f"{options['node']} stands in for nobody.")
-    spares.leaves(spare, now)
+    spares.begin_leaving(spare, now)
     spare.refresh_from_db()
     _keep_free(spare, now)
     return f"{options['node']} is a spare again. Jobs that run there end in peace."

@@ -178,7 +178,7 @@ def _list(options: dict[str, Any], now: datetime) -> str:
 
 
 def _format_line(row: VendorCase) -> str:
-    what = texts.part(row.part, row.resource)
+    what = texts.format_part(row.part, row.resource)
     since = f"{timezone.localtime(row.since_at):%Y-%m-%d %H:%M %Z}"
     who = " ".join(word for word in (row.vendor, row.number) if word) or "no number yet"
     dead = f", {row.dead_on_arrival} dead on arrival" if row.dead_on_arrival else ""
@@ -198,7 +198,7 @@ def _as_json(row: VendorCase) -> dict[str, Any]:
 def _list_lead_times(options: dict[str, Any], now: datetime) -> str:
     from incidents.statistics import vendor_statistics  # noqa: PLC0415  (numpy and scipy: only times need it)
 
-    rows = vendor_statistics.lead_times(now)
+    rows = vendor_statistics.compute_lead_times(now)
     if options["json"]:
         return json.dumps(vendor_statistics.as_json(rows), indent=1)
     lines = []

@@ -32,10 +32,10 @@ class Command(StoreCommand):
                 f"{options['incident']} is no incident's number; expected one like 17",
                 returncode=USAGE,
             )
-        explanation = explain.account(int(number))
+        explanation = explain.build_account(int(number))
         if explanation is None:
             raise CommandError(f"There is no incident #{number}.", returncode=UNKNOWN)
         if options["json"]:
             self.stdout.write(json.dumps(explanation.as_json(), indent=1))
         else:
-            self.stdout.write(account.text(explanation))
+            self.stdout.write(account.format_text(explanation))

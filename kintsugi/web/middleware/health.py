@@ -20,7 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from detectors.transports import error_text
 from incidents.checks.heartbeats import SILENT_AFTER, is_fresh, list_latest
 from incidents.models import Heartbeat
-from incidents.text.wording import moment
+from incidents.text.wording import format_moment
 from kintsugi import clock
 from kintsugi.configuration import schema
 from kintsugi.health.database_away import OUTAGE, RETRY_AFTER_S
@@ -102,7 +102,7 @@ def _describe_missing(what: str, rows: Sequence[Heartbeat]) -> list[str]:
     if any(not row.trouble for row in rows):
         return []
     row = rows[0]
-    since = f" since {moment(row.trouble_since)}" if row.trouble_since is not None else ""
+    since = f" since {format_moment(row.trouble_since)}" if row.trouble_since is not None else ""
     return [f"no {what} gets on{since}: {row.trouble}"]
 
 

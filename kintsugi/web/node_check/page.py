@@ -35,16 +35,16 @@ class NodeTokenPage(ReadOnlyAdmin):
     empty_title = "No node has a token"
     empty_text = "`kintsugi token create NODES` creates them, for kintsugi-check --post."
 
-    def page_queryset(self, request: HttpRequest) -> QuerySet[NodeToken]:
+    def get_page_queryset(self, request: HttpRequest) -> QuerySet[NodeToken]:
         return NodeToken.objects.select_related("node")
 
-    def page_context(self, request: HttpRequest, row: NodeToken) -> dict[str, Any]:
+    def get_page_context(self, request: HttpRequest, row: NodeToken) -> dict[str, Any]:
         problem = stored.find_problem(row, timezone.now())
         may = not problem and request.user.has_perm(MAY)
         title = f"Token {row.pk} of {row.node.name}"
         return {"title": title, "problem": problem, "may": may}
 
-    def page_urls(self) -> list[URLPattern]:
+    def get_page_urls(self) -> list[URLPattern]:
         revoke = self.admin_site.admin_view(require_POST(self.revoke_view))
         return [path("<int:object_id>/revoke/", revoke, name="incidents_nodetoken_revoke")]
 

@@ -80,7 +80,7 @@ def remember(
         detector=detector,
         target=target,
         kind=kind,
-        defaults={"polled_at": at, "memory": polling.packed(memory, at)},
+        defaults={"polled_at": at, "memory": polling.pack(memory, at)},
     )
 
 

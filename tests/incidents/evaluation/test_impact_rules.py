@@ -251,5 +251,5 @@ def test_every_rule_of_severity_has_a_limit_and_says_where_it_is_from() -> None:
     ],
 )
 def test_an_impact_is_said_in_one_line(tally: ImpactTally, words: str) -> None:
-    assert words in tally.words()
-    assert bool(words) == bool(tally.words())
+    assert words in tally.format_words()
+    assert bool(words) == bool(tally.format_words())

@@ -22,7 +22,7 @@ from incidents.evaluation.windows import (
     format_extent,
     get_review_time,
     judge,
-    problems,
+    list_problems,
 )
 from incidents.models import Silence
 from tests.builders import NOW
@@ -170,7 +170,7 @@ def test_people_are_told_of_the_window_that_lasts_longest() -> None:
 
 
 def fields(draft: Draft, now: datetime = NOW) -> set[DraftField]:
-    return {problem.field for problem in problems(draft, KNOWN, now)}
+    return {problem.field for problem in list_problems(draft, KNOWN, now)}
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def fields(draft: Draft, now: datetime = NOW) -> set[DraftField]:
     ],
 )
 def test_a_window_can_be_made_when_it_says_what_and_until_when(draft: Draft) -> None:
-    assert problems(draft, KNOWN, NOW) == []
+    assert list_problems(draft, KNOWN, NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_window_is_refused_with_the_field_that_is_wrong(draft: Draft, field: D
 
 
 def test_a_type_that_lacks_its_star_is_told_of_it() -> None:
-    (problem,) = problems(a_draft(fault_type="nic.link"), KNOWN, NOW)
+    (problem,) = list_problems(a_draft(fault_type="nic.link"), KNOWN, NOW)
     assert problem.text == "The catalogue has no fault type nic.link; nic.link.* would match."
 
 

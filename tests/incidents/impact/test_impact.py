@@ -14,7 +14,7 @@ from detectors.faults import Role
 from incidents.impact import impact
 from incidents.jobs import job_source, jobs
 from incidents.models import Fault, Incident, IncidentFault, IncidentJob, Node, Notification
-from incidents.state.batch import new_fault
+from incidents.state.batch import build_fault
 from incidents.state.outbox import CONSOLE
 from incidents.vocabulary.lifecycle import State
 from tests.incidents.builders import T0, an_incident
@@ -29,7 +29,7 @@ def a_fault(
     resource: str, fault_type: str = GPU_LOST, *, at: datetime = T0, **changes: Any
 ) -> Fault:
     kind = catalog.load()[fault_type]
-    row = new_fault(
+    row = build_fault(
         kind, fingerprint=f"{fault_type} {resource}"[:32], resource=resource, qualifier=""
     )
     row.component, row.severity, row.action = (
@@ -65,7 +65,7 @@ def incident_on(*faults: Fault, **changes: Any) -> Incident:
 def listed(*records: Any, at: datetime = T0) -> None:
     """Slurm has listed these jobs, and what open incidents cost is counted."""
     job_source.record_question(at)
-    jobs.learn(records, at)
+    jobs.store_jobs(records, at)
     job_source.record_answer(at, has_accounts=True)
     impact.assess(at)
 
@@ -97,7 +97,7 @@ def test_a_jobs_loss_grows_while_it_hangs_and_is_final_when_it_ends() -> None:
     row = IncidentJob.objects.get()
     assert (row.outcome, row.is_harmed, row.fault_at) == ("CANCELLED", True, T0)
     assert the(incident).gpu_hours_lost == pytest.approx(8)
-    assert impact.get_tally(incident).words() == (  # type: ignore[union-attr]
+    assert impact.get_tally(incident).format_words() == (  # type: ignore[union-attr]
         "1 job of 1 person, 1 node, 1 lost or hanging; at least 8.0 GPU-hours lost"
     )
 
@@ -113,7 +113,7 @@ def test_a_loss_is_not_known_when_slurm_says_no_gpus() -> None:
     incident = gpu_lost_on()
     listed(ended(gpus=0), at=T0 + MINUTE)
     assert the(incident).gpu_hours_lost is None
-    assert "not known" in impact.get_tally(incident).words()  # type: ignore[union-attr]
+    assert "not known" in impact.get_tally(incident).format_words()  # type: ignore[union-attr]
 
 
 def test_a_job_that_shares_its_node_is_at_risk_and_not_said_to_hang() -> None:
@@ -128,7 +128,7 @@ def test_jobs_of_other_machines_are_not_touched() -> None:
     incident = gpu_lost_on("gn009")
     listed(ended(), at=T0 + MINUTE)
     assert (the(incident).jobs_touched, incident.gpu_hours_lost) == (0, None)
-    assert impact.get_tally(incident).words() == "no job ran on it"  # type: ignore[union-attr]
+    assert impact.get_tally(incident).format_words() == "no job ran on it"  # type: ignore[union-attr]
 
 
 def test_jobs_on_symptoms_machines_and_those_of_a_duplicate_count() -> None:
@@ -235,7 +235,7 @@ def test_questions_to_the_database_do_not_grow_with_the_jobs(
 ) -> None:
     gpu_lost_on()
     records = [ended(str(number), nodes=("gn001", f"gn{number:03d}")) for number in range(2, 200)]
-    jobs.learn(records, T0)
+    jobs.store_jobs(records, T0)
     job_source.record_question(T0)
     job_source.record_answer(T0, has_accounts=True)
     with django_assert_max_num_queries(60):

@@ -34,17 +34,17 @@ def test_model_site_has_what_its_study_counts() -> None:
     roles = [switch.role for switch in site.switches]
     assert [roles.count(role) for role in ("leaf", "spine", "storage")] == [16, 8, 2]
     for node in compute:
-        leafs = {site.peer(f"node/{node.name}/nic/{nic.device}") for nic in node.nics} - {None}
+        leafs = {site.find_peer(f"node/{node.name}/nic/{nic.device}") for nic in node.nics} - {None}
         assert len({end.split("/")[1] for end in leafs if end and "leaf" in end}) == 8
     for leaf in (f"switch/leaf-{number:02}" for number in range(1, 17)):
-        assert {f"switch/spine-{number:02}" for number in range(1, 9)} <= site.neighbours(leaf)
+        assert {f"switch/spine-{number:02}" for number in range(1, 9)} <= site.get_neighbours(leaf)
 
 
 def test_rail_is_a_cable_and_not_the_number_of_the_device() -> None:
     site = services.load(SAKURAONE)
-    assert site.peer("node/gn001/nic/mlx5_4") == "switch/leaf-04/port/Ethernet0"
-    assert site.peer("node/gn052/nic/mlx5_11") == "switch/leaf-16/port/Ethernet4"
-    assert site.peer("node/gn001/nic/mlx5_3") is None
+    assert site.find_peer("node/gn001/nic/mlx5_4") == "switch/leaf-04/port/Ethernet0"
+    assert site.find_peer("node/gn052/nic/mlx5_11") == "switch/leaf-16/port/Ethernet4"
+    assert site.find_peer("node/gn001/nic/mlx5_3") is None
 
 
 def test_every_mistake_is_told_in_one_go_with_its_line(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_usual_is_what_more_than_half_of_at_least_three_show(
 ) -> None:
     for number, value in enumerate(values):
         a_node(f"n{number}")
-        peers.learn([version(f"n{number}", value)])
+        peers.store_values([version(f"n{number}", value)])
     assert peers.get_usual("node").get("compute", {}) == usual
     expected = services.list_targets(TargetKind.NODE, ["n0"])[0].expected
     assert expected.peers == usual
@@ -44,7 +44,7 @@ def test_machines_of_another_role_are_no_peers() -> None:
     for number in range(3):
         a_node(f"n{number}", role="compute")
         a_node(f"m{number}", role="login")
-        peers.learn([version(f"n{number}", "1"), version(f"m{number}", "2")])
+        peers.store_values([version(f"n{number}", "1"), version(f"m{number}", "2")])
     assert {role: list(found.values()) for role, found in peers.get_usual("node").items()} == {
         "compute": ["1"],
         "login": ["2"],
@@ -58,15 +58,15 @@ def test_one_query_is_asked_while_nothing_has_changed(
         a_node(f"n{number}")
     seen = [version(f"n{number}", "1") for number in range(5)]
     seen += [version(f"n{number}", "550.90.07", "gpu.driver_version") for number in range(5)]
-    assert peers.learn(seen) == 10
+    assert peers.store_values(seen) == 10
     with django_assert_num_queries(1):
-        assert peers.learn(seen) == 0
+        assert peers.store_values(seen) == 0
     with django_assert_num_queries(0):
-        assert peers.learn([version("n1", "x", "nic.driver")]) == 0
+        assert peers.store_values([version("n1", "x", "nic.driver")]) == 0
 
 
 def test_new_version_replaces_the_old_one() -> None:
     a_node("n1")
-    peers.learn([version("n1", "1")])
-    assert peers.learn([version("n1", "2")]) == 1
+    peers.store_values([version("n1", "1")])
+    assert peers.store_values([version("n1", "2")]) == 1
     assert [row.value for row in Shown.objects.all()] == ["2"]

@@ -42,7 +42,7 @@ def slurm_says(*windows: Followed, now: datetime = NOW) -> None:
 
 
 def states(plans: dict[str, str], now: datetime) -> None:
-    polling.learn_plans(plans, now)
+    polling.store_plans(plans, now)
     services.follow_states(now)
 
 
@@ -204,7 +204,7 @@ def test_a_node_in_maintenance_is_kept_where_the_reservation_itself_cannot_be_re
 
 def test_a_later_end_alone_takes_no_lock(django_assert_max_num_queries: Any) -> None:
     states({"gn042": "reboot"}, NOW)
-    polling.learn_plans({"gn042": "reboot"}, NOW + MINUTE)
+    polling.store_plans({"gn042": "reboot"}, NOW + MINUTE)
     with django_assert_max_num_queries(12):
         services.follow_states(NOW + MINUTE)
     assert Silence.objects.get().ends_at == NOW + MINUTE + polling.PLANNED_FOR

@@ -300,12 +300,12 @@ def test_a_preview_counts_what_would_be_kept_and_what_would_be_told_all_the_same
 @pytest.mark.usefixtures("site")
 def test_machines_are_written_as_slurm_writes_them() -> None:
     there = planning.get_known_names()
-    assert planning.machines("gn[042-043], leaf-01", there) == (
+    assert planning.parse_machines("gn[042-043], leaf-01", there) == (
         "node/gn042",
         "node/gn043",
         "switch/leaf-01",
     )
-    assert planning.machines("gn9", there) == ("node/gn9",)
+    assert planning.parse_machines("gn9", there) == ("node/gn9",)
 
 
 @pytest.mark.usefixtures("site")
@@ -365,9 +365,9 @@ def test_what_a_person_splits_off_stays_kept_and_what_outgrows_the_window_by_a_m
 def test_the_card_says_that_it_was_kept_once_it_is_told() -> None:
     planned(resource="node/gn042")
     incident = raised()
-    assert story.card(incident, now=NOW).now == story.QUIET
+    assert story.build_card(incident, now=NOW).now == story.QUIET
     swept(HOUR)
-    card = story.card(Incident.objects.get(), now=NOW + HOUR)
+    card = story.build_card(Incident.objects.get(), now=NOW + HOUR)
     assert card.now != story.QUIET
     assert card.latest.startswith(
         "Announced now: it stands since 2025-01-15 03:01:00 UTC and was kept from people by"

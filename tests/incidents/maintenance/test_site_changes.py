@@ -33,11 +33,11 @@ def change(
 
 
 def lines_of_the_incident() -> list[str]:
-    account = explain.account(Incident.objects.get().pk)
+    account = explain.build_account(Incident.objects.get().pk)
     assert account is not None
     return [
         line.text
-        for section in account.sections()
+        for section in account.list_sections()
         if section.heading == HEADING
         for line in section.lines
     ]
@@ -109,6 +109,6 @@ def test_what_is_not_recorded_is_refused_with_what_would_be(draft: ChangeDraft, 
 def test_a_change_in_words_that_move_a_terminal_moves_none() -> None:
     change("new\x1b[2Jkernel\nnow", before=MINUTE)
     happen("gpu.xid.79", [GPU])
-    account = explain.account(Incident.objects.get().pk)
+    account = explain.build_account(Incident.objects.get().pk)
     assert account is not None
-    assert "\x1b" not in accounts.text(account)
+    assert "\x1b" not in accounts.format_text(account)

@@ -148,12 +148,12 @@ def test_nothing_is_sent_before_retry_after_when_slack_limits_the_rate(
     told(an_incident())
     told(an_incident())
     slack.workspace.expect("chat.postMessage", Fault.RATE_LIMIT)
-    first = services.due(clock.now)[0]
+    first = services.list_due(clock.now)[0]
     outcome = services.send(first, notifier, now=clock.now)
     assert (outcome.result, outcome.next_id) == (Result.POSTPONED, None), (
         "too far off for a ring: the sweep finds it"
     )
-    assert services.due(T0 + timedelta(seconds=29)) == [], "the whole channel is held back"
+    assert services.list_due(T0 + timedelta(seconds=29)) == [], "the whole channel is held back"
     other = Notification.objects.exclude(pk=first).filter(sequence=0).get()
     assert services.send(other.pk, notifier, now=T0 + timedelta(seconds=29)).result is Result.HELD
     clock.turn(timedelta(seconds=30))
@@ -175,7 +175,7 @@ def test_exactly_one_message_stands_there_when_the_answer_to_an_accepted_post_is
         services.send(_card(incident).pk, notifier, now=clock.now)
         clock.turn(timedelta(seconds=1))
     slack.workspace.expect("chat.postMessage", fault)
-    outcome = services.send(services.due(clock.now)[0], notifier, now=clock.now)
+    outcome = services.send(services.list_due(clock.now)[0], notifier, now=clock.now)
     assert outcome.result is Result.UNKNOWN
     drain(notifier, clock)
     assert _sequences(slack) == [0, entry.pk]
@@ -223,8 +223,8 @@ def test_exactly_one_message_stands_there_when_the_worker_is_killed_around_the_p
 
     dying = Dies(token=slack.workspace.token, api_url=slack.api_url)
     with pytest.raises(_Killed):
-        services.send(services.due(clock.now)[0], dying, now=clock.now)
-    assert services.due(clock.now + services.LEASE - timedelta(seconds=1)) == [], (
+        services.send(services.list_due(clock.now)[0], dying, now=clock.now)
+    assert services.list_due(clock.now + services.LEASE - timedelta(seconds=1)) == [], (
         "the lease still runs"
     )
     drain(notifier, clock)
@@ -250,11 +250,11 @@ def test_a_late_worker_records_nothing_when_another_has_sent_meanwhile(
         def post(self, message: Message) -> Answer:
             answer = super().post(message)
             clock.turn(services.LEASE)
-            services.send(services.due(clock.now)[0], notifier, now=clock.now)
+            services.send(services.list_due(clock.now)[0], notifier, now=clock.now)
             return answer
 
     slow = SlowerThanItsLease(token=slack.workspace.token, api_url=slack.api_url)
-    services.send(services.due(clock.now)[0], slow, now=clock.now)
+    services.send(services.list_due(clock.now)[0], slow, now=clock.now)
     drain(notifier, clock)
     assert _sequences(slack) == [0]
     assert Notification.objects.get().state == "sent"
@@ -299,7 +299,7 @@ def test_everything_goes_out_when_what_slack_refused_is_mended(
         told(an_incident())
     break_it(slack.workspace)
     for _ in range(180):
-        for notification_id in services.due(clock.now):
+        for notification_id in services.list_due(clock.now):
             services.send(notification_id, notifier, now=clock.now)
         clock.turn(timedelta(seconds=1))
     assert len(slack.workspace.calls) <= 4, "a refusal is tried again slowly"
@@ -325,7 +325,7 @@ def test_other_messages_go_out_when_one_is_refused_for_itself(
     entry = told(second)
     picky = RefusesOne(token=slack.workspace.token, api_url=slack.api_url)
     for _ in range(10):
-        for notification_id in services.due(clock.now):
+        for notification_id in services.list_due(clock.now):
             services.send(notification_id, picky, now=clock.now)
         clock.turn(timedelta(seconds=1))
     assert _sequences(slack) == [0, entry.pk]
@@ -342,10 +342,10 @@ def test_a_row_that_cannot_be_looked_up_waits_alone_and_is_never_repeated_blindl
     told(an_incident(), kind="opened")
     slack.workspace.scopes.discard("channels:history")
     slack.workspace.expect("chat.postMessage", Fault.DROP_RESPONSE)
-    services.send(services.due(clock.now)[0], notifier, now=clock.now)
+    services.send(services.list_due(clock.now)[0], notifier, now=clock.now)
     told(an_incident(), kind="opened", at=clock.now)
     for _ in range(90):
-        for notification_id in services.due(clock.now):
+        for notification_id in services.list_due(clock.now):
             services.send(notification_id, notifier, now=clock.now)
         clock.turn(timedelta(seconds=1))
     assert len(_cards(slack)) == 2, "the lost one and the other"
@@ -375,7 +375,7 @@ def test_nothing_is_lost_when_slack_cannot_be_reached(
 ) -> None:
     told(an_incident())
     nowhere = SlackNotifier(token="xoxb-1", api_url="http://127.0.0.1:1/api/")
-    outcome = services.send(services.due(clock.now)[0], nowhere, now=clock.now)
+    outcome = services.send(services.list_due(clock.now)[0], nowhere, now=clock.now)
     assert outcome.result is Result.POSTPONED
     assert "cannot be reached" in NotificationChannel.objects.get().error
     drain(notifier, clock)
@@ -385,7 +385,7 @@ def test_nothing_is_lost_when_slack_cannot_be_reached(
 def test_rows_for_slack_wait_when_the_process_has_no_token(clock: Clock) -> None:
     from_console = pytest.importorskip("incidents.notify.console").ConsoleNotifier()
     told(an_incident())
-    outcome = services.send(services.due(clock.now)[0], from_console, now=clock.now)
+    outcome = services.send(services.list_due(clock.now)[0], from_console, now=clock.now)
     assert outcome.result is Result.REFUSED
     assert "SLACK_BOT_TOKEN" in outcome.reason
 
@@ -399,7 +399,9 @@ def test_the_row_says_what_happened_when_rendering_fails(
 
     told(an_incident(), kind="opened")
     outcome = services.send(
-        services.due(clock.now)[0], Breaks(token="xoxb-1", api_url=slack.api_url), now=clock.now
+        services.list_due(clock.now)[0],
+        Breaks(token="xoxb-1", api_url=slack.api_url),
+        now=clock.now,
     )
     assert outcome.result is Result.UNKNOWN
     assert (
@@ -417,7 +419,7 @@ def test_the_token_stands_in_no_log_and_no_row(
     secret = "xoxb-1111-very-secret"
     for url in (slack.api_url, "http://127.0.0.1:1/api/"):
         services.send(
-            services.due(clock.now)[0], SlackNotifier(token=secret, api_url=url), now=clock.now
+            services.list_due(clock.now)[0], SlackNotifier(token=secret, api_url=url), now=clock.now
         )
         clock.turn(timedelta(minutes=2))
     assert secret not in caplog.text

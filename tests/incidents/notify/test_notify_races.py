@@ -22,14 +22,14 @@ WORKERS = 8
 class Hurried(SlackNotifier):
     """Without the pace, so that workers meet."""
 
-    def pace(self, channel: str) -> timedelta:
+    def get_pace(self, channel: str) -> timedelta:
         return timedelta(0)
 
 
 def _work(notifier: SlackNotifier) -> None:
     try:
         for _ in range(200):
-            ids = services.due(T0)
+            ids = services.list_due(T0)
             if not ids:
                 return
             for notification_id in ids:

@@ -96,8 +96,8 @@ def _assert_taken(content: Card | Reply) -> None:
     made = blocks.blocks(content)
     assert block_kit.problems(made) == []
     assert block_kit.all_text(made) <= block_kit.ALL_TEXT
-    assert block_kit.unescaped(blocks.text(content)) == ""
-    assert 0 < len(blocks.text(content)) <= 1000 or isinstance(content, Reply)
+    assert block_kit.unescaped(blocks.format_text(content)) == ""
+    assert 0 < len(blocks.format_text(content)) <= 1000 or isinstance(content, Reply)
 
 
 @given(_cards, st.integers(1, 900))
@@ -161,7 +161,7 @@ def test_a_closed_card_leads_with_how_it_ended(state: State) -> None:
 
 
 def test_the_fallback_text_tells_a_lock_screen_that_a_person_is_needed() -> None:
-    assert blocks.text(replace(CARD, needs_human=True)) == (
+    assert blocks.format_text(replace(CARD, needs_human=True)) == (
         "CRITICAL: GPU has fallen off the bus. gn042 GPU 4 (0000:9b:00.0), rack r07, pod-a. State: open."
         " A person is needed."
     )

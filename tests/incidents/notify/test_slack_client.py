@@ -62,7 +62,7 @@ def test_a_card_a_reply_and_an_update_are_delivered(served: tuple[Notifier, str]
     carrier, channel = served
     assert carrier.serves(channel)
     assert not carrier.serves("pigeon")
-    assert carrier.pace(channel) >= timedelta(0)
+    assert carrier.get_pace(channel) >= timedelta(0)
     card = carrier.post(_message(channel))
     assert isinstance(card, Delivered)
     reply = carrier.post(_message(channel, thread_ts=card.ts, sequence=7))

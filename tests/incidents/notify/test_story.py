@@ -36,34 +36,34 @@ def node() -> Node:
     ],
 )
 def test_a_resource_is_said_as_a_person_says_it(resource: str, said: str) -> None:
-    assert story.thing(resource) == said
+    assert story.format_resource(resource) == said
 
 
 def test_the_place_is_what_the_inventory_knows(node: Node) -> None:
-    assert story.place(an_incident(node=node)) == "rack r07, pod-a"
-    assert story.place(an_incident(owner="switch/leaf-03")) == "leaf switch, pod-a, rail 2"
-    assert story.place(an_incident(owner="switch/unheard-of")) == "not in the inventory"
-    assert story.place(an_incident(owner="pod/pod-a")) == "pod of the network"
-    assert story.place(an_incident(owner="rack/r01")) == "rack"
+    assert story.format_place(an_incident(node=node)) == "rack r07, pod-a"
+    assert story.format_place(an_incident(owner="switch/leaf-03")) == "leaf switch, pod-a, rail 2"
+    assert story.format_place(an_incident(owner="switch/unheard-of")) == "not in the inventory"
+    assert story.format_place(an_incident(owner="pod/pod-a")) == "pod of the network"
+    assert story.format_place(an_incident(owner="rack/r01")) == "rack"
     stranger = Node.objects.create(name="stranger", is_provisional=True)
-    assert story.place(an_incident(node=stranger)) == "not in the inventory"
+    assert story.format_place(an_incident(node=stranger)) == "not in the inventory"
 
 
 @pytest.mark.parametrize("state", list(State))
 def test_every_state_says_what_happens_and_what_one_can_do(state: State) -> None:
-    card = story.card(an_incident(state=state), now=T0)
+    card = story.build_card(an_incident(state=state), now=T0)
     assert card.now.endswith(".")
     assert card.asked.endswith(".")
 
 
 @pytest.mark.parametrize("state", sorted(OPEN))
 def test_a_person_who_is_needed_comes_before_anything_else(state: State) -> None:
-    card = story.card(an_incident(state=state, needs_human="Look at gn042."), now=T0)
+    card = story.build_card(an_incident(state=state, needs_human="Look at gn042."), now=T0)
     assert (card.needs_human, card.asked, card.now) == (True, "Look at gn042.", story.STOPPED)
 
 
 def test_nobody_is_asked_for_anything_once_it_is_over() -> None:
-    assert not story.card(
+    assert not story.build_card(
         an_incident(state=State.RESOLVED, needs_human="Look at gn042."), now=T0
     ).needs_human
 
@@ -72,7 +72,7 @@ def test_a_running_repair_says_its_last_step_and_not_what_joined_meanwhile() -> 
     incident = an_incident(state=State.REPAIRING)
     an_entry(incident, kind="step_done", text="gn042 reboots.")
     an_entry(incident, kind="joined", text="gpu.lost joined.")
-    card = story.card(incident, now=T0)
+    card = story.build_card(incident, now=T0)
     assert card.now == "Kintsugi is repairing it. gn042 reboots."
     assert card.latest == "gpu.lost joined."
 
@@ -84,9 +84,9 @@ def test_the_link_is_the_consoles_page(settings: Settings) -> None:
 
 def test_a_card_says_nothing_of_jobs_until_they_are_counted() -> None:
     incident = an_incident()
-    assert story.card(incident, now=T0).impact == ""
+    assert story.build_card(incident, now=T0).impact == ""
     incident.impact_at, incident.nodes_touched = T0, 2
-    assert story.card(incident, now=T0).impact == "no job ran on its 2 nodes"
+    assert story.build_card(incident, now=T0).impact == "no job ran on its 2 nodes"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,6 @@ def test_a_card_says_how_to_go_about_it_while_it_is_a_persons(
     changes: dict[str, str], is_given: bool
 ) -> None:
     of_a_card = {"fault_type": "nic.tx_timeout", "root_resource": "node/gn042/nic/mlx5_0"}
-    card = story.card(an_incident(**{**of_a_card, **changes}), now=T0)
+    card = story.build_card(an_incident(**{**of_a_card, **changes}), now=T0)
     assert ("of the card mlx5_0" in card.advice) is is_given
     assert bool(card.advice) is is_given

@@ -32,7 +32,10 @@ def _site(db: None) -> None:
 
 
 def waits_for(fault_type: str, part: str, *, after: timedelta = MINUTE) -> list[str]:
-    return [one.resource for one in wider_incidents.wider(NODE, fault_type, part, NOW + after)]
+    return [
+        one.resource
+        for one in wider_incidents.list_wider_incidents(NODE, fault_type, part, NOW + after)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,9 @@ def test_every_part_of_a_machine_waits_while_its_rack_is_without_power() -> None
     assert waits_for("gpu.xid.79", GPU) == [RACK]
     assert [
         one.resource
-        for one in wider_incidents.wider("gn001", "gpu.xid.79", "node/gn001", NOW + MINUTE)
+        for one in wider_incidents.list_wider_incidents(
+            "gn001", "gpu.xid.79", "node/gn001", NOW + MINUTE
+        )
     ] == []
 
     happen("facility.power.degraded", [RACK], at=NOW + 2 * MINUTE, kind=EventKind.CLEARED)
@@ -130,10 +135,12 @@ def test_what_is_bad_behind_a_leaf_that_is_merely_not_heard_has_an_incident_of_i
 def test_no_rule_makes_the_silence_of_a_switch_the_cause_of_anything_but_silence(
     place: str,
 ) -> None:
-    rules = site_rules.joining()
+    rules = site_rules.load_joining_rules()
     silence = a_view("target.unreachable", place)
     causing = [
-        rule for rule, side in rules.sides(silence) if side is Side.CAUSE and not rule.is_of_peers
+        rule
+        for rule, side in rules.get_sides(silence)
+        if side is Side.CAUSE and not rule.is_of_peers
     ]
     causing = [
         rule for rule in causing if not rule.states
@@ -142,7 +149,7 @@ def test_no_rule_makes_the_silence_of_a_switch_the_cause_of_anything_but_silence
         row.id
         for row in catalog.load()
         for rule in causing
-        if rules.classes_of(rule, Side.EFFECT, row.id)
+        if rules.get_classes(rule, Side.EFFECT, row.id)
     }
 
     assert explained == {"target.unreachable"}

@@ -88,7 +88,7 @@ def test_links_that_were_measured_are_the_cause_of_what_a_text_alone_says_of_the
     reboot_and_links(UNKNOWN, 12)
     incident = Incident.objects.open().get()
     assert (incident.fault_type, incident.root_resource) == ("switch.ports_lost", LEAF)
-    members = {link.fault.fault_type for link in edit.members_of(incident.pk)}
+    members = {link.fault.fault_type for link in edit.filter_members(incident.pk)}
     assert members == {"switch.ports_lost", "switch.rebooted", "nic.link.down"}
 
 
@@ -100,7 +100,7 @@ def test_a_text_that_a_poll_witnesses_is_the_cause_of_what_it_explains(links: in
     assert (incident.fault_type, incident.root_resource) == ("switch.rebooted", LEAF)
     active = Fault.objects.active().values_list("fault_type", flat=True)
     assert active.filter(fault_type="nic.link.down").count() == links
-    members = edit.members_of(incident.pk)
+    members = edit.filter_members(incident.pk)
     assert sorted(link.fault.fault_type for link in members) == sorted(active)
     assert [link.fault.fault_type for link in members if link.role == "root"] == ["switch.rebooted"]
 
@@ -119,7 +119,7 @@ def test_a_text_that_a_person_witnesses_is_the_cause_of_what_it_explains() -> No
     )
     incident = Incident.objects.open().get()
     assert incident.fault_type == "switch.rebooted"
-    assert Fault.objects.active().count() == edit.members_of(incident.pk).count() == 3
+    assert Fault.objects.active().count() == edit.filter_members(incident.pk).count() == 3
 
 
 def test_a_text_that_a_runs_own_look_witnesses_is_the_cause_of_what_it_explains() -> None:
@@ -128,11 +128,11 @@ def test_a_text_that_a_runs_own_look_witnesses_is_the_cause_of_what_it_explains(
     happen("switch.port.flapping", [port], at=NOW + 5 * SECOND, told_by=POLLED)
     assert Incident.objects.open().count() == 2
     at = NOW + MINUTE
-    sweep.fault_witnessed("nic.firmware.unhealthy", card, told_by=MEASURED, now=at)
+    sweep.record_witness("nic.firmware.unhealthy", card, told_by=MEASURED, now=at)
     incident = Incident.objects.open().get()
     assert (incident.fault_type, incident.root_resource) == ("nic.firmware.unhealthy", card)
     assert incident.node == Node.objects.get(name="gn003")
-    members = {link.fault.fault_type for link in edit.members_of(incident.pk)}
+    members = {link.fault.fault_type for link in edit.filter_members(incident.pk)}
     assert members == {"nic.firmware.unhealthy", "switch.port.flapping"}
 
 
@@ -140,7 +140,9 @@ def test_a_root_that_a_person_chose_stays_when_a_text_is_witnessed() -> None:
     reboot_and_links(UNKNOWN, 12)
     incident = Incident.objects.open().get()
     link = next(
-        one.fault for one in edit.members_of(incident.pk) if one.fault.fault_type == "nic.link.down"
+        one.fault
+        for one in edit.filter_members(incident.pk)
+        if one.fault.fault_type == "nic.link.down"
     )
     edit.reroot(incident.pk, link.pk, actor="ada", now=NOW + 6 * MINUTE)
     happen("switch.rebooted", [LEAF], at=NOW + 7 * MINUTE, told_by=POLLED)
@@ -171,7 +173,7 @@ def test_what_was_measured_is_raised_anew_after_a_person_resolved_it() -> None:
 def test_a_text_that_anybody_may_write_is_no_cause_of_links_that_were_measured() -> None:
     reboot_and_links(UNKNOWN, 2)
     links = Incident.objects.open().get(fault_type="nic.link.down")
-    members = {link.fault.fault_type for link in edit.members_of(links.pk)}
+    members = {link.fault.fault_type for link in edit.filter_members(links.pk)}
     assert members == {"nic.link.down"}
     nearly = Decision.objects.filter(kind="nearly", incident=links)
     assert any("a text alone has told of that cause" in row.text for row in nearly)

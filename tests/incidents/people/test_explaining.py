@@ -57,7 +57,7 @@ def storm(nodes: int) -> Incident:
 
 
 def told(incident: Incident) -> Account:
-    found = explain.account(incident.pk)
+    found = explain.build_account(incident.pk)
     assert found is not None
     return found
 
@@ -93,7 +93,7 @@ def test_many_symptoms_of_one_rule_are_one_sentence() -> None:
     joined = account_of.joined
     assert sum(group.faults for group in joined) == 40
     assert len(joined) <= 2
-    text = account.text(account_of)
+    text = account.format_text(account_of)
     assert "40 x NIC link is down (nic.link.down) on gn001 NIC mlx5_5, gn002 NIC mlx5_5" in text
     assert "and 35 more" in text
 

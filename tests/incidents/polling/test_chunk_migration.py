@@ -36,7 +36,7 @@ def migrate_all() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_memories_of_before_go_on_and_the_silent_stay_out_of_step() -> None:
     polls = migrate_back(BEFORE).get_model("incidents", "Poll").objects
-    kept = polling.packed(MEMORY, None)
+    kept = polling.pack(MEMORY, None)
     for name, failures in (("gn001", 0), ("gn002", 4)):
         polls.create(
             detector="gpu",

@@ -37,8 +37,8 @@ def test_the_last_poll_of_each_fault_is_known_and_lines_and_reports_are_none() -
         [an_event("gpu.lost", at=NOW + 11 * MINUTE)], now=NOW + 11 * MINUTE
     )  # a line of the same fault
     faults = {fault.fault_type: fault.pk for fault in Fault.objects.all()}
-    assert services.last_polls(list(faults.values())) == {faults["gpu.lost"]: NOW + 9 * MINUTE}
-    assert services.last_polls([]) == {}
+    assert services.get_last_polls(list(faults.values())) == {faults["gpu.lost"]: NOW + 9 * MINUTE}
+    assert services.get_last_polls([]) == {}
 
 
 def test_a_false_positive_is_refused_while_its_root_is_polled_as_active() -> None:

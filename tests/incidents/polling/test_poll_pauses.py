@@ -75,8 +75,8 @@ def test_pause_told_again_lasts_longer_and_stays_one() -> None:
     paused(lasts=MINUTE)
     paused(lasts=5 * MINUTE)
     assert PollPause.objects.get().until == NOW + 5 * MINUTE
-    assert poll_pauses.of_node("gn001", NOW + 2 * MINUTE) == {"gpu"}
-    assert poll_pauses.of_node("gn002", NOW) == frozenset()
+    assert poll_pauses.get_paused_detectors("gn001", NOW + 2 * MINUTE) == {"gpu"}
+    assert poll_pauses.get_paused_detectors("gn002", NOW) == frozenset()
 
 
 def test_look_that_was_rung_before_the_pause_and_not_begun_is_let_go() -> None:

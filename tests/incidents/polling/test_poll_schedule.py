@@ -209,7 +209,7 @@ class TestOutOfStep:
                 later = NOW + timedelta(minutes=5)
                 key = {"detector": name, "kind": "node", "target": target}
                 Poll.objects.create(**key, failures=6, next_poll_at=later)
-        polling.answered("node", ["gn00000"], NOW)
+        polling.schedule_answering("node", ["gn00000"], NOW)
         assert {row.target for row in Poll.objects.filter(next_poll_at__lte=NOW)} == {"gn00000"}
         assert Poll.objects.filter(failures=0).count() == 2
 
@@ -270,9 +270,9 @@ class TestMemories:
         polling.plan([pace], NOW)
         made = let_pass(pace, NOW, 5 * MINUTE)
         last_at, _ = made[-1]
-        ((_, _, sample),) = polling.samples(["gpu"], "node", ["gn00000"])
+        ((_, _, sample),) = polling.iterate_samples(["gpu"], "node", ["gn00000"])
         assert sample == Sample(1, last_at)
-        assert polling.last_polled("gn00000", "node") == {"gpu": last_at}
+        assert polling.get_last_polled("gn00000", "node") == {"gpu": last_at}
 
     def test_one_that_changed_is_written_of_its_target_alone(self) -> None:
         pace = a_pace(10)
@@ -296,10 +296,10 @@ class TestMemories:
             "gn00000", ["gpu"], holder="run 1", why="a test", until=later, now=last_at
         )
         let_pass(pace, last_at + TICK, 5 * MINUTE)
-        assert polling.last_polled("gn00000", "node") == {"gpu": last_at}
-        ((_, _, sample),) = polling.samples(["gpu"], "node", ["gn00000"])
+        assert polling.get_last_polled("gn00000", "node") == {"gpu": last_at}
+        ((_, _, sample),) = polling.iterate_samples(["gpu"], "node", ["gn00000"])
         assert sample.at == last_at
-        assert polling.last_polled("gn00001", "node")["gpu"] > last_at
+        assert polling.get_last_polled("gn00001", "node")["gpu"] > last_at
 
     def test_those_of_targets_that_have_gone_go_and_the_others_stay(self) -> None:
         polling.plan([a_pace(3)], NOW)
@@ -326,10 +326,10 @@ def test_a_detector_that_has_gone_is_forgotten() -> None:
 
 
 def test_what_cannot_be_read_of_a_memory_is_begun_anew() -> None:
-    assert polling.unpacked(b"\x00rubbish", NOW) == Memory()
-    assert polling.unpacked(polling.packed(Memory(), NOW)[:-3], NOW) == Memory()
-    of_a_look = polling.packed(Memory({("r", "m"): Sample(1, NOW)}), NOW)
-    assert polling.unpacked(of_a_look, None) == Memory()
+    assert polling.unpack(b"\x00rubbish", NOW) == Memory()
+    assert polling.unpack(polling.pack(Memory(), NOW)[:-3], NOW) == Memory()
+    of_a_look = polling.pack(Memory({("r", "m"): Sample(1, NOW)}), NOW)
+    assert polling.unpack(of_a_look, None) == Memory()
 
 
 @given(
@@ -355,7 +355,7 @@ def test_a_memory_survives_the_database(samples: dict[tuple[str, str], object]) 
         {("r", "m", "k"): ((NOW, 3.0),)},
     )
     for looked_at in (None, NOW, NOW + MINUTE):
-        assert polling.unpacked(polling.packed(memory, looked_at), looked_at) == memory
+        assert polling.unpack(polling.pack(memory, looked_at), looked_at) == memory
 
 
 def standing() -> dict[str, object]:
@@ -363,19 +363,19 @@ def standing() -> dict[str, object]:
 
 
 def test_planned_work_is_what_slurm_said_last() -> None:
-    polling.learn_plans({"gn001": "reboot", "gn002": "", "gn003": "reboot"}, NOW)
+    polling.store_plans({"gn001": "reboot", "gn002": "", "gn003": "reboot"}, NOW)
     assert standing() == {"gn001": NOW + polling.PLANNED_FOR, "gn003": NOW + polling.PLANNED_FOR}
     later = NOW + MINUTE
-    polling.learn_plans({"gn001": "", "gn002": "", "gn003": "reboot"}, later)
+    polling.store_plans({"gn001": "", "gn002": "", "gn003": "reboot"}, later)
     assert standing() == {"gn001": later + polling.SETTLES, "gn003": later + polling.PLANNED_FOR}
-    polling.learn_plans({"gn001": "", "gn003": "power saving"}, later + polling.SETTLES)
+    polling.store_plans({"gn001": "", "gn003": "power saving"}, later + polling.SETTLES)
     row = PlannedWork.objects.get()
     assert (row.node, row.why, row.since) == ("gn003", "power saving", NOW)
 
 
 def test_what_slurm_does_not_speak_of_is_neither_begun_nor_ended() -> None:
-    polling.learn_plans({"gn001": "reboot"}, NOW)
-    polling.learn_plans({"gn002": ""}, NOW + MINUTE)
+    polling.store_plans({"gn001": "reboot"}, NOW)
+    polling.store_plans({"gn002": ""}, NOW + MINUTE)
     assert standing() == {"gn001": NOW + polling.PLANNED_FOR}
 
 

@@ -19,13 +19,13 @@ from incidents.reliability import proportions
     ],
 )
 def test_the_exact_interval_of_a_share(count: int, of: int, low: float, high: float) -> None:
-    found = proportions.clopper_pearson(count, of)
+    found = proportions.estimate_clopper_pearson(count, of)
     assert (found.low, found.high) == pytest.approx((low, high), abs=1e-6)
 
 
 @pytest.mark.parametrize(("count", "of"), [(0, 2000), (7, 2000), (1993, 2000)])
 def test_the_exact_interval_holds_for_many_trials(count: int, of: int) -> None:
-    found = proportions.clopper_pearson(count, of)
+    found = proportions.estimate_clopper_pearson(count, of)
     assert found.low is not None
     assert found.high is not None
     assert 0.0 <= found.low <= count / of <= found.high <= 1.0
@@ -33,4 +33,4 @@ def test_the_exact_interval_holds_for_many_trials(count: int, of: int) -> None:
 
 def test_more_successes_than_trials_are_refused() -> None:
     with pytest.raises(ValueError, match="3 successes of 2 trials"):
-        proportions.clopper_pearson(3, 2)
+        proportions.estimate_clopper_pearson(3, 2)

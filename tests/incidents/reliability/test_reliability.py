@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from incidents.reliability.estimates import (
     Curve,
     Direction,
-    bands,
-    covered,
-    exposure,
-    exposure_at,
-    kaplan_meier,
-    laplace,
-    mean_time_between,
-    median,
-    restricted_mean,
+    compute_bands,
+    compute_covered_hours,
+    compute_exposure,
+    compute_exposure_at,
+    compute_kaplan_meier,
+    estimate_mean_time_between,
+    estimate_median,
+    estimate_restricted_mean,
+    evaluate_trend,
 )
-from incidents.reliability.proportions import Estimate, wilson
+from incidents.reliability.proportions import Estimate, estimate_wilson
 
 _times = st.lists(st.integers(1, 50), min_size=1, max_size=60)
 # Gehan 1965, weeks of remission under 6-MP; + marks those still in remission.
@@ -39,7 +39,7 @@ def _load_scipys_statistics() -> Any:
 
 
 def _curve(durations: list[float], ended: list[bool] | None = None) -> Curve:
-    return kaplan_meier(
+    return compute_kaplan_meier(
         np.array(durations, float),
         np.array(ended if ended is not None else [True] * len(durations)),
     )
@@ -59,14 +59,14 @@ def _curve(durations: list[float], ended: list[bool] | None = None) -> Curve:
 def test_the_interval_is_the_tables_when_failures_were_seen(
     failures: int, low: float, high: float
 ) -> None:
-    found = mean_time_between(failures, 1000.0)
+    found = estimate_mean_time_between(failures, 1000.0)
     assert found.value == pytest.approx(1000 / failures)
     assert found.low == pytest.approx(1000 / high, rel=2e-3)
     assert found.high == pytest.approx(1000 / low, rel=2e-3)
 
 
 def test_only_a_lower_bound_is_given_when_nothing_failed() -> None:
-    found = mean_time_between(0, 40_000)
+    found = estimate_mean_time_between(0, 40_000)
     assert (found.value, found.high) == (None, None)
     assert round(found.low or 0) == 13_352
     assert found.low == pytest.approx(40_000 / 2.996, rel=1e-4)
@@ -74,12 +74,12 @@ def test_only_a_lower_bound_is_given_when_nothing_failed() -> None:
 
 def test_negative_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="negative"):
-        mean_time_between(-1, 10)
+        estimate_mean_time_between(-1, 10)
 
 
 @given(st.integers(1, 500), st.floats(1, 1e7))
 def test_the_interval_holds_the_estimate_for_any_numbers(failures: int, hours: float) -> None:
-    found = mean_time_between(failures, hours)
+    found = estimate_mean_time_between(failures, hours)
     assert found.low is not None
     assert found.value is not None
     assert found.high is not None
@@ -89,7 +89,7 @@ def test_the_interval_holds_the_estimate_for_any_numbers(failures: int, hours: f
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     random = np.random.default_rng(1)
     seen = random.poisson(4.0, 20_000)
-    limits = {n: mean_time_between(int(n), 400.0) for n in set(seen.tolist())}
+    limits = {n: estimate_mean_time_between(int(n), 400.0) for n in set(seen.tolist())}
     covers = [
         (limits[n].low or 0) <= 100.0 <= (limits[n].high or np.inf) for n in seen.tolist() if n > 0
     ]
@@ -103,7 +103,7 @@ def test_the_curve_is_the_textbooks_when_times_are_censored() -> None:
         [0.857, 0.807, 0.753, 0.690, 0.627, 0.538, 0.448], abs=5e-4
     )
     # R: survfit(Surv(t, e) ~ 1, conf.type = "log-log") gives 23, 13, NA. Nine ended.
-    assert median(curve) == Estimate(23.0, 13.0, None)
+    assert estimate_median(curve) == Estimate(23.0, 13.0, None)
 
 
 @given(_times, st.data())
@@ -112,7 +112,7 @@ def test_the_curve_agrees_with_scipy_for_any_censored_times(
 ) -> None:
     ended = data.draw(st.lists(st.booleans(), min_size=len(times), max_size=len(times)))
     values, flags = np.array(times, float), np.array(ended)
-    curve = kaplan_meier(values, flags)
+    curve = compute_kaplan_meier(values, flags)
     if not flags.any():
         assert curve.times.size == 0
         return
@@ -126,60 +126,62 @@ def test_the_curve_agrees_with_scipy_for_any_censored_times(
             "ignore", RuntimeWarning
         )  # scipy says that the variance after the last end is unknown
         limits = theirs.confidence_interval(method="log-log")
-    for ours, scipys in zip(bands(curve), (limits.low, limits.high), strict=True):
+    for ours, scipys in zip(compute_bands(curve), (limits.low, limits.high), strict=True):
         assert ours[usable] == pytest.approx(scipys.evaluate(curve.times)[usable], abs=1e-9)
 
 
 @given(_times)
 def test_the_median_is_the_samples_when_nothing_is_censored(times: list[int]) -> None:
     ordered = sorted(times)
-    assert median(_curve(times)).value == ordered[(len(ordered) - 1) // 2]  # type: ignore[arg-type]
+    assert estimate_median(_curve(times)).value == ordered[(len(ordered) - 1) // 2]  # type: ignore[arg-type]
 
 
 def test_the_median_is_not_reached_when_most_still_last() -> None:
-    assert median(_curve([1, 9, 9, 9], [True, False, False, False])) == Estimate(None, None, None)
+    assert estimate_median(_curve([1, 9, 9, 9], [True, False, False, False])) == Estimate(
+        None, None, None
+    )
 
 
 @pytest.mark.parametrize(("ended", "is_told"), [(5, False), (6, True)])
 def test_a_median_has_no_interval_of_fewer_than_six_repairs(ended: int, is_told: bool) -> None:
     times = [float(n) for n in range(1, ended + 4)]
-    found = median(_curve(times, [True] * ended + [False] * 3))
+    found = estimate_median(_curve(times, [True] * ended + [False] * 3))
     assert (found.low is not None) is is_told
 
 
 @pytest.mark.parametrize(("ended", "is_told"), [(19, False), (20, True)])
 def test_a_mean_has_no_interval_of_fewer_than_twenty_repairs(ended: int, is_told: bool) -> None:
-    found, _ = restricted_mean(_curve([float(n) for n in range(1, ended + 1)]), 100.0)
+    found, _ = estimate_restricted_mean(_curve([float(n) for n in range(1, ended + 1)]), 100.0)
     assert found.value == pytest.approx((ended + 1) / 2)
     assert (found.low is not None) is is_told
 
 
 def test_no_interval_has_zero_width_however_many_repairs_took_the_same() -> None:
     curve = _curve([1.0] * 48)
-    assert median(curve) == Estimate(1.0, None, None)
-    assert restricted_mean(curve, 100.0)[0] == Estimate(1.0, None, None)
+    assert estimate_median(curve) == Estimate(1.0, None, None)
+    assert estimate_restricted_mean(curve, 100.0)[0] == Estimate(1.0, None, None)
 
 
 def test_the_median_has_no_value_when_nothing_has_ended() -> None:
-    assert median(_curve([5.0, 7.0], [False, False])) == Estimate(None, None, None)
+    assert estimate_median(_curve([5.0, 7.0], [False, False])) == Estimate(None, None, None)
 
 
 @given(_times)
 def test_the_restricted_mean_is_the_mean_of_the_cut_times_when_nothing_is_censored(
     times: list[int],
 ) -> None:
-    found, horizon = restricted_mean(_curve(times), 20.0)  # type: ignore[arg-type]
+    found, horizon = estimate_restricted_mean(_curve(times), 20.0)  # type: ignore[arg-type]
     assert horizon == 20.0
     assert found.value == pytest.approx(np.minimum(times, 20).mean())
 
 
 def test_the_restricted_mean_is_higher_than_the_mean_of_closed_repairs_when_some_are_open() -> None:
-    found, _ = restricted_mean(_curve([1, 2, 3, 400], [True, True, True, False]), 100.0)
+    found, _ = estimate_restricted_mean(_curve([1, 2, 3, 400], [True, True, True, False]), 100.0)
     assert found.value == pytest.approx((1 + 2 + 3 + 100) / 4)
 
 
 def test_the_horizon_is_cut_back_when_nothing_was_watched_that_long() -> None:
-    found, horizon = restricted_mean(_curve([2, 10], [True, False]), 100.0)
+    found, horizon = estimate_restricted_mean(_curve([2, 10], [True, False]), 100.0)
     assert horizon == 10.0
     assert found.value == pytest.approx((2 + 10) / 2)
 
@@ -188,7 +190,7 @@ def test_the_restricted_means_interval_is_the_textbooks() -> None:
     # Without censoring the squared error is the variance over n, with n in both places (Klein and
     # Moeschberger 4.5).
     times = [2.0, 4.0, 5.0, 9.0, 12.0] * 4
-    found, _ = restricted_mean(_curve(times), 100.0)
+    found, _ = estimate_restricted_mean(_curve(times), 100.0)
     error = np.std(times) / np.sqrt(len(times))
     assert found.high == pytest.approx(np.mean(times) + 1.959964 * error, rel=1e-6)
 
@@ -203,19 +205,19 @@ def test_the_restricted_means_interval_is_the_textbooks() -> None:
     ],
 )
 def test_the_trend_is_told_before_one_number_is(times: list[float], direction: Direction) -> None:
-    assert laplace(np.array(times, float), 0.0, 100.0).direction is direction
+    assert evaluate_trend(np.array(times, float), 0.0, 100.0).direction is direction
 
 
 def test_laplaces_score_is_the_textbooks() -> None:
-    trend = laplace(np.array([80, 85, 90, 95, 99], float), 0.0, 100.0)
+    trend = evaluate_trend(np.array([80, 85, 90, 95, 99], float), 0.0, 100.0)
     assert trend.score == pytest.approx((89.8 - 50) / (100 * np.sqrt(1 / 60)))
 
 
 def test_the_clock_of_exposure_runs_with_the_number_of_units_in_service() -> None:
     starts = np.array([np.nan, -50.0, 40.0, 200.0])
-    found = exposure_at(np.array([-5.0, 0.0, 10.0, 40.0, 50.0, 100.0]), starts, 0.0)
+    found = compute_exposure_at(np.array([-5.0, 0.0, 10.0, 40.0, 50.0, 100.0]), starts, 0.0)
     assert found.tolist() == [0, 0, 20, 80, 110, 260]
-    assert found[-1] == exposure(starts, 0.0, 100.0)
+    assert found[-1] == compute_exposure(starts, 0.0, 100.0)
 
 
 @pytest.mark.parametrize("grown", [2, 10])
@@ -224,24 +226,32 @@ def test_a_fleet_that_grows_fails_more_often_and_shows_no_trend(grown: int) -> N
     trend."""
     random = np.random.default_rng(7)
     starts = np.concatenate((np.full(20, np.nan), np.full(20 * (grown - 1), 50.0)))
-    end = float(exposure_at(np.array([100.0]), starts, 0.0)[0])
-    found = [laplace(np.sort(random.uniform(0, end, 30)), 0.0, end).direction for _ in range(400)]
+    end = float(compute_exposure_at(np.array([100.0]), starts, 0.0)[0])
+    found = [
+        evaluate_trend(np.sort(random.uniform(0, end, 30)), 0.0, end).direction for _ in range(400)
+    ]
     assert found.count(Direction.NONE) >= 0.92 * len(found)
 
 
 @given(st.lists(st.floats(0, 100), min_size=4, max_size=40))
 def test_the_trend_turns_when_time_runs_backwards(times: list[float]) -> None:
-    forwards, backwards = (laplace(t, 0.0, 100.0) for t in (np.array(times), 100 - np.array(times)))
+    forwards, backwards = (
+        evaluate_trend(t, 0.0, 100.0) for t in (np.array(times), 100 - np.array(times))
+    )
     assert forwards.score == pytest.approx(-(backwards.score or 0), abs=1e-9)
 
 
 def test_units_count_from_their_own_start_and_unknown_ones_from_the_windows() -> None:
-    assert exposure(np.array([np.nan, -50.0, 40.0, 200.0]), 0.0, 100.0) == 100 + 100 + 60 + 0
+    assert (
+        compute_exposure(np.array([np.nan, -50.0, 40.0, 200.0]), 0.0, 100.0) == 100 + 100 + 60 + 0
+    )
 
 
 def test_an_hour_out_of_service_counts_once_however_many_reasons_it_has() -> None:
     owners = np.array([0, 0, 0, 1])
-    found = covered(owners, np.array([10.0, 20, 50, 10]), np.array([30.0, 25, 60, 15]), 0.0, 100.0)
+    found = compute_covered_hours(
+        owners, np.array([10.0, 20, 50, 10]), np.array([30.0, 25, 60, 15]), 0.0, 100.0
+    )
     assert found == pytest.approx(20 + 10 + 5)
 
 
@@ -259,14 +269,16 @@ def test_time_out_of_service_agrees_with_counting_hour_by_hour(
     hours = {
         (owner, hour) for owner, start, end in spans for hour in range(max(start, 0), min(end, 100))
     }
-    found = covered(owners.astype(np.int64), starts.astype(float), ends.astype(float), 0.0, 100.0)
+    found = compute_covered_hours(
+        owners.astype(np.int64), starts.astype(float), ends.astype(float), 0.0, 100.0
+    )
     assert found == pytest.approx(len(hours))
 
 
 @given(successes=st.integers(0, 500), failures=st.integers(0, 500))
 def test_a_shares_interval_is_scipys_wilson_interval(successes: int, failures: int) -> None:
     assume(successes + failures > 0)
-    ours = wilson(successes, successes + failures)
+    ours = estimate_wilson(successes, successes + failures)
     stats = _load_scipys_statistics()
     theirs = stats.binomtest(successes, successes + failures).proportion_ci(0.95, method="wilson")
     assert ours.value == successes / (successes + failures)
@@ -279,4 +291,4 @@ def test_a_shares_interval_is_scipys_wilson_interval(successes: int, failures: i
 @pytest.mark.parametrize(("successes", "trials"), [(0, 0), (3, 2), (-1, 2)])
 def test_a_share_without_trials_or_of_more_than_all_is_refused(successes: int, trials: int) -> None:
     with pytest.raises(ValueError, match="trials"):
-        wilson(successes, trials)
+        estimate_wilson(successes, trials)

@@ -21,7 +21,7 @@ from incidents.reliability.proportions import Estimate
     ],
 )
 def test_a_repairs_length_is_said_in_its_own_unit(hours: float, said: str) -> None:
-    assert words.span(hours) == said
+    assert words.format_span(hours) == said
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_repairs_length_is_said_in_its_own_unit(hours: float, said: str) -> No
 def test_a_mean_time_between_failures_never_stands_without_its_interval(
     estimate: Estimate, said: str
 ) -> None:
-    assert words.between_failures(estimate) == said
+    assert words.format_between_failures(estimate) == said
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_a_mean_time_between_failures_never_stands_without_its_interval(
     ],
 )
 def test_a_time_to_restore_may_be_not_reached_and_says_so(estimate: Estimate, said: str) -> None:
-    assert words.to_restore(estimate) == said
+    assert words.format_to_restore(estimate) == said

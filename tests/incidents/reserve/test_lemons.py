@@ -121,7 +121,7 @@ def test_a_new_part_gives_its_machine_a_new_start() -> None:
     assert lemons.is_lemon("gn042", NOW) is not None
     part_history.settle([Sighting(Part.GPU, GPU, serial="NEW-1")], NOW, why="put in")
     assert lemons.is_lemon("gn042", NOW) is None
-    (part,) = lemons.lemons(NOW)
+    (part,) = lemons.list_lemons(NOW)
     assert (part.serial, part.resource) == ("OLD-1", GPU)
 
 
@@ -131,7 +131,7 @@ def test_a_quarantine_stands_once_and_ends_with_a_word() -> None:
     incident = an_incident()
     for _ in range(2):
         lemons.quarantine("gn042", incident_id=incident.pk, reason="lemon", now=NOW)
-    assert lemons.quarantined() == {"gn042"}
+    assert lemons.get_quarantined() == {"gn042"}
     row = Quarantine.objects.get()
     assert isinstance(lemons.release(row.pk, actor="ada", why=" ", now=NOW), Refused)
     text = lemons.release(row.pk, actor="ada", why="Board swapped.", now=NOW)
@@ -139,5 +139,5 @@ def test_a_quarantine_stands_once_and_ends_with_a_word() -> None:
         text == "gn042 is no longer set aside as a lemon, by ada: Board swapped. It stays drained."
     )
     assert isinstance(lemons.release(row.pk, actor="ada", why="Again.", now=NOW), Refused)
-    assert lemons.quarantined() == set()
+    assert lemons.get_quarantined() == set()
     assert incident.timeline.get().text == text

@@ -39,14 +39,14 @@ def closed(incident: Incident) -> None:
 
 def test_people_are_asked_once_a_day_after_the_incident_is_closed() -> None:
     incident, spare = lent()
-    assert deadlines.due(NOW + DAY) == []
+    assert deadlines.check_deadlines(NOW + DAY) == []
     closed(incident)
-    assert deadlines.due(NOW + HOUR / 2) == []
-    (told,) = deadlines.due(NOW + HOUR)
+    assert deadlines.check_deadlines(NOW + HOUR / 2) == []
+    (told,) = deadlines.check_deadlines(NOW + HOUR)
     assert told.startswith("gn099 stands in for gn042 since 2025-01-15 03:00 UTC, and incident #")
     assert "`kintsugi spare return gn099`" in told
-    assert deadlines.due(NOW + 2 * HOUR) == []
-    assert deadlines.due(NOW + HOUR + DAY) == [told]
+    assert deadlines.check_deadlines(NOW + 2 * HOUR) == []
+    assert deadlines.check_deadlines(NOW + HOUR + DAY) == [told]
     assert incident.timeline.filter(kind="spare_late").count() == 2
     assert Notification.objects.filter(reason="spare_late").exists()
     spare.refresh_from_db()
@@ -56,19 +56,19 @@ def test_people_are_asked_once_a_day_after_the_incident_is_closed() -> None:
 def test_a_spare_that_went_back_is_asked_about_no_more() -> None:
     incident, spare = lent()
     closed(incident)
-    spares.leaves(spare, NOW)
-    assert len(deadlines.due(NOW + HOUR)) == 1
+    spares.begin_leaving(spare, NOW)
+    assert len(deadlines.check_deadlines(NOW + HOUR)) == 1
     spares.is_back(spare, NOW)
-    assert deadlines.due(NOW + 3 * DAY) == []
+    assert deadlines.check_deadlines(NOW + 3 * DAY) == []
 
 
 def test_a_vendor_case_that_is_closed_asks_although_the_incident_is_open() -> None:
     incident, _ = lent()
     opened = cases.open_case(incident.pk, actor="ada", now=NOW)
     assert isinstance(opened, Opened)
-    assert deadlines.due(NOW + HOUR) == []
+    assert deadlines.check_deadlines(NOW + HOUR) == []
     cases.move(opened.case_id, Move.CLOSE, actor="ada", note="Out of warranty.", now=NOW)
-    (told,) = deadlines.due(NOW + HOUR)
+    (told,) = deadlines.check_deadlines(NOW + HOUR)
     assert "and its vendor case is closed" in told
     incident.refresh_from_db()
     assert incident.needs_human == "Give gn099 back once gn042 serves: kintsugi spare return."

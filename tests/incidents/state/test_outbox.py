@@ -92,9 +92,9 @@ def test_one_batch_of_a_hundred_incidents_takes_a_fixed_number_of_queries(
 def test_messages_go_to_the_log_unless_a_token_and_a_channel_are_set(settings: Settings) -> None:
     values = dict(settings.KINTSUGI)
     settings.KINTSUGI = {**values, "SLACK_BOT_TOKEN": "xoxb-1", "SLACK_CHANNEL": None}
-    assert outbox.channel() == "console"
+    assert outbox.get_channel() == "console"
     settings.KINTSUGI = {**values, "SLACK_BOT_TOKEN": "xoxb-1", "SLACK_CHANNEL": "C1"}
-    assert outbox.channel() == "slack:C1"
+    assert outbox.get_channel() == "slack:C1"
 
 
 def _channels() -> set[tuple[str, str]]:

@@ -24,7 +24,7 @@ MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
 
 def figures() -> impact_statistics.ImpactFigures:
-    return impact_statistics.figures(T0 - DAY, T0 + DAY)
+    return impact_statistics.compute_figures(T0 - DAY, T0 + DAY)
 
 
 def told_after(*minutes: float) -> None:
@@ -76,7 +76,9 @@ def test_nobody_told_is_no_time_of_nought() -> None:
     gpu_lost_on()
     listed(ended(), at=T0 + MINUTE)
     assert figures().told == Told(None, None, 0, 1)
-    assert ("owners told", "Nobody yet; 1 not told.") in impact_statistics.sentences(figures())
+    assert ("owners told", "Nobody yet; 1 not told.") in impact_statistics.format_sentences(
+        figures()
+    )
 
 
 def test_the_command_says_what_it_cost_in_words_and_as_json() -> None:

@@ -44,7 +44,9 @@ def _failure(hours: float, *, lasts: float | None = 2.0, **changes: Any) -> None
 
 
 def _class(name: Component) -> Figures:
-    return next(row for row in statistics.summary(SINCE, UNTIL).classes if row.component == name)
+    return next(
+        row for row in statistics.compute_summary(SINCE, UNTIL).classes if row.component == name
+    )
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def test_a_class_without_failures_has_a_bound_and_says_so() -> None:
 def test_each_class_is_measured_in_its_own_machines_hours() -> None:
     rows = {
         row.component: (row.unit.hours, row.units, row.exposure)
-        for row in statistics.summary(SINCE, UNTIL).classes
+        for row in statistics.compute_summary(SINCE, UNTIL).classes
     }
     assert rows["gpu"] == ("node-hours", 10, pytest.approx(10_000))
     assert rows["interconnect_switch"] == ("switch-hours", 4, pytest.approx(4_000))
@@ -86,14 +88,14 @@ def test_each_class_is_measured_in_its_own_machines_hours() -> None:
 @pytest.mark.parametrize("state", [State.FALSE_POSITIVE, State.DUPLICATE])
 def test_an_incident_that_was_no_failure_counts_for_none(state: State) -> None:
     _failure(10, state=state)
-    assert statistics.summary(SINCE, UNTIL).overall.failures == 0
+    assert statistics.compute_summary(SINCE, UNTIL).overall.failures == 0
 
 
 @pytest.mark.usefixtures("fleet")
 def test_only_onsets_inside_the_window_count() -> None:
     for hours in (-1, 0, 999, 1000):
         _failure(hours)
-    assert statistics.summary(SINCE, UNTIL).overall.failures == 2
+    assert statistics.compute_summary(SINCE, UNTIL).overall.failures == 2
 
 
 @pytest.mark.usefixtures("fleet")
@@ -110,10 +112,10 @@ def test_what_was_over_before_the_window_changes_none_of_its_numbers() -> None:
     _failure(-30, lasts=50, out_of_service_at=_at(-30), closed_at=_at(25))
     _failure(-10, lasts=None, out_of_service_at=_at(-10), state=State.OPEN)
     _failure(100, lasts=200, out_of_service_at=_at(100), closed_at=_at(400))
-    before = statistics.summary(SINCE, UNTIL)
+    before = statistics.compute_summary(SINCE, UNTIL)
     for hours in range(-2000, -100, 100):
         _failure(hours, lasts=20, out_of_service_at=_at(hours), closed_at=_at(hours + 30))
-    assert statistics.summary(SINCE, UNTIL) == before
+    assert statistics.compute_summary(SINCE, UNTIL) == before
     assert before.overall.up == before.overall.exposure - 1000  # that which began before is out
 
 
@@ -122,7 +124,7 @@ def test_an_open_incident_is_censored_at_the_windows_end() -> None:
     for hours in (10, 20, 30):
         _failure(hours, lasts=1)
     _failure(900, lasts=None, state=State.OPEN)
-    row = statistics.summary(SINCE, UNTIL).overall
+    row = statistics.compute_summary(SINCE, UNTIL).overall
     assert row.open == 1
     assert row.restore_median.value == pytest.approx(1, abs=1e-3)
     assert row.mttr.value == pytest.approx((3 * 1 + 100) / 4, abs=1e-3)
@@ -133,15 +135,15 @@ def test_an_open_incident_is_censored_at_the_windows_end() -> None:
 @pytest.mark.usefixtures("fleet")
 def test_a_repair_that_ended_later_is_open_in_an_earlier_window() -> None:
     _failure(990, lasts=20)
-    assert statistics.summary(SINCE, UNTIL).overall.open == 1
-    assert statistics.summary(SINCE, UNTIL + timedelta(hours=20)).overall.open == 0
+    assert statistics.compute_summary(SINCE, UNTIL).overall.open == 1
+    assert statistics.compute_summary(SINCE, UNTIL + timedelta(hours=20)).overall.open == 0
 
 
 @pytest.mark.usefixtures("fleet")
 def test_detection_and_acknowledgement_are_told_apart() -> None:
     _failure(10, opened_at=_at(10.5), acknowledged_at=_at(11))
     _failure(20, opened_at=_at(19.9))
-    row = statistics.summary(SINCE, UNTIL).overall
+    row = statistics.compute_summary(SINCE, UNTIL).overall
     assert row.mttd.mean == pytest.approx(0.25, abs=1e-3), (
         "a device's clock that runs ahead detects at once"
     )
@@ -152,7 +154,7 @@ def test_detection_and_acknowledgement_are_told_apart() -> None:
 def test_detection_by_a_poll_is_an_interval_from_its_last_good_look() -> None:
     _failure(10, last_known_good_at=_at(4))  # six hours without a look
     _failure(20)
-    row = statistics.summary(SINCE, UNTIL).overall
+    row = statistics.compute_summary(SINCE, UNTIL).overall
     assert row.mttd.mean == pytest.approx(0, abs=1e-3)
     assert (row.mttd_most.mean, row.mttd_most.count) == (pytest.approx(6, abs=1e-3), 1)
     assert "0 s, of 1 polled at most 6.0 h" in _run(
@@ -165,7 +167,7 @@ def test_failures_are_counted_by_month_and_by_what_cured_them() -> None:
     _failure(10, recovery=Recovery.NODE_RESTART)
     _failure(20, recovery=Recovery.NODE_RESTART)
     _failure(31 * 24, recovery=Recovery.VENDOR_REPLACEMENT)
-    row = statistics.summary(SINCE, UNTIL).overall
+    row = statistics.compute_summary(SINCE, UNTIL).overall
     assert row.by_month == {"2025-01": 2, "2025-02": 1}
     assert row.by_recovery == {"node_restart": 2, "vendor_replacement": 1}
 
@@ -174,7 +176,7 @@ def test_failures_are_counted_by_month_and_by_what_cured_them() -> None:
 def test_a_trend_is_told_beside_the_mean() -> None:
     for hours in (1, 5, 10, 15, 20):
         _failure(hours)
-    row = statistics.summary(SINCE, UNTIL).overall
+    row = statistics.compute_summary(SINCE, UNTIL).overall
     assert row.trend.direction is Direction.FALLING
     assert "becoming rarer" in row.sentence
     assert "rarer, Laplace -" in _run("--since", "2025-01-01", "--until", "2025-02-11")
@@ -184,7 +186,7 @@ def test_a_trend_is_told_beside_the_mean() -> None:
 def test_a_sentence_for_people_has_no_test_statistic() -> None:
     for hours in (1, 5, 10, 15, 20):
         _failure(hours)
-    sentence = statistics.summary(SINCE, UNTIL).overall.sentence
+    sentence = statistics.compute_summary(SINCE, UNTIL).overall.sentence
     assert "Laplace" not in sentence
     assert not re.search(r"\bp \d", sentence)
 
@@ -194,7 +196,7 @@ def test_a_new_fleet_shows_no_trend_for_the_days_before_it_was_there() -> None:
     Node.objects.bulk_create([Node(name=f"gn{i:03}", in_service_since=begun) for i in range(100)])
     for day in range(1, 20, 2):
         _failure(24 * (70 + day), owner=f"node/gn{day:03}")
-    row = statistics.summary(SINCE, SINCE + timedelta(days=90)).overall
+    row = statistics.compute_summary(SINCE, SINCE + timedelta(days=90)).overall
     assert row.trend.direction is Direction.NONE
 
 
@@ -202,7 +204,7 @@ def test_a_new_fleet_shows_no_trend_for_the_days_before_it_was_there() -> None:
 def test_where_nothing_is_restored_yet_the_longest_is_told_and_no_mean() -> None:
     _failure(990, lasts=None, state=State.OPEN)
     _failure(999.5, lasts=None, state=State.OPEN)
-    row = statistics.summary(SINCE, UNTIL).overall
+    row = statistics.compute_summary(SINCE, UNTIL).overall
     assert (row.restored, row.open) == (0, 2)
     assert row.longest_open == pytest.approx(10, abs=1e-3)
     assert row.mttr == row.restore_median == Estimate(None, None, None)
@@ -231,11 +233,11 @@ def test_what_is_no_failure_of_the_cluster_is_left_out_and_counted_by_its_reason
 ) -> None:
     _failure(10)
     _failure(20, **changes)
-    summary = statistics.summary(SINCE, UNTIL)
+    summary = statistics.compute_summary(SINCE, UNTIL)
     assert summary.overall.failures == 1
     assert sum(row.failures for row in summary.classes) == 1
     assert summary.left_out == {reason: 1}
-    assert "Not counted: 1 " in words.left_out(summary.left_out)
+    assert "Not counted: 1 " in words.format_left_out(summary.left_out)
 
 
 @pytest.mark.usefixtures("fleet")
@@ -257,7 +259,7 @@ def test_what_people_confirmed_or_cured_and_what_slurm_lost_is_a_failure(
     changes: dict[str, Any],
 ) -> None:
     _failure(10, **changes)
-    summary = statistics.summary(SINCE, UNTIL)
+    summary = statistics.compute_summary(SINCE, UNTIL)
     assert (summary.overall.failures, summary.left_out) == (1, {})
 
 
@@ -275,7 +277,7 @@ def test_planned_work_is_left_out_unless_its_fault_outlasted_it(
         recorded_at=_at(1),
     )
     _failure(10, silence=window, announced_at=None if announced is None else _at(announced))
-    summary = statistics.summary(SINCE, UNTIL)
+    summary = statistics.compute_summary(SINCE, UNTIL)
     assert summary.overall.failures == counted
     assert summary.left_out == ({} if counted else {"planned": 1})
 
@@ -291,7 +293,7 @@ def test_a_silence_that_is_no_maintenance_leaves_nothing_out() -> None:
         recorded_at=_at(1),
     )
     _failure(10, silence=window)
-    assert statistics.summary(SINCE, UNTIL).overall.failures == 1
+    assert statistics.compute_summary(SINCE, UNTIL).overall.failures == 1
 
 
 # Faults that end by going quiet
@@ -350,19 +352,19 @@ def test_the_number_of_queries_is_fixed(django_assert_num_queries: DjangoAssertN
     for hours in range(30):
         _failure(hours)
     with django_assert_num_queries(8):
-        statistics.summary(SINCE, UNTIL)
+        statistics.compute_summary(SINCE, UNTIL)
 
 
 def test_it_says_what_to_do_when_there_is_no_inventory() -> None:
     _failure(10)
-    summary = statistics.summary(SINCE, UNTIL)
+    summary = statistics.compute_summary(SINCE, UNTIL)
     assert "inventory import" in summary.notice
     assert summary.overall.mtbf == Estimate(None, None, None)
     assert summary.overall.sentence.startswith("1 failure; no nodes in the inventory, so no rate.")
 
 
 def test_nothing_fails_when_the_database_is_empty() -> None:
-    summary = statistics.summary(None, UNTIL)
+    summary = statistics.compute_summary(None, UNTIL)
     assert (summary.since, summary.until, summary.overall.failures) == (UNTIL, UNTIL, 0)
 
 

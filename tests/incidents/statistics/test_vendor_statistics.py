@@ -10,9 +10,9 @@ import pytest
 from incidents.statistics.vendor_statistics import (
     EVERYBODY,
     STAGES,
+    compute_lead_times,
     format_stage,
-    lead_times,
-    spans,
+    iterate_spans,
 )
 from incidents.vendor import cases
 from incidents.vendor.cases import Facts, Opened
@@ -28,7 +28,7 @@ def way(*steps: tuple[str, CaseState, int]) -> list[tuple[str, str, object]]:
 
 
 def told(*steps: tuple[str, CaseState, int], until: int) -> set[tuple[str, str, float, bool]]:
-    found = spans(way(*steps), NOW + until * DAY)  # type: ignore[arg-type]
+    found = iterate_spans(way(*steps), NOW + until * DAY)  # type: ignore[arg-type]
     return {(span.stage[0].value, span.stage[1].value, span.days, span.has_ended) for span in found}
 
 
@@ -96,7 +96,7 @@ def test_vendors_and_parts_are_told_apart_with_everybody_first() -> None:
         opened = cases.open_case(incident.pk, actor="ada", now=NOW, facts=Facts(vendor=vendor))
         assert isinstance(opened, Opened)
         cases.move(opened.case_id, Move.SHIP, actor="ada", now=NOW + days * DAY)
-    rows = lead_times(NOW + 9 * DAY)
+    rows = compute_lead_times(NOW + 9 * DAY)
     assert [(row.vendor, row.part, row.cases) for row in rows] == [
         (EVERYBODY, EVERYBODY, 2),
         ("Dell", "gpu", 1),
@@ -111,5 +111,5 @@ def test_vendors_and_parts_are_told_apart_with_everybody_first() -> None:
 
 @pytest.mark.django_db
 def test_without_a_case_nothing_is_claimed() -> None:
-    (row,) = lead_times(NOW)
+    (row,) = compute_lead_times(NOW)
     assert (row.cases, [format_stage(stage) for stage in row.stages]) == (0, ["-"] * len(STAGES))

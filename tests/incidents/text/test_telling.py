@@ -38,7 +38,7 @@ def test_details_join_with_rule_and_reason_in_one_entry_and_are_not_told_in_the_
 def test_join_and_end_are_told_in_words() -> None:
     a_node()
     services.ingest([an_event(), an_event("gpu.xid.154")], now=NOW)
-    services.node_restarted(
+    services.record_node_restart(
         "gn042", booted_at=NOW + 222 * SECOND, boot_id="b2", now=NOW + 230 * SECOND
     )
     told = list(Incident.objects.get().timeline.values_list("text", flat=True))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incidents.text import archive as vendor_archive
-from incidents.text.archive import HIDDEN, MOST_OF_ONE, Piece, packed, without_secrets
+from incidents.text.archive import HIDDEN, MOST_OF_ONE, Piece, hide_secrets, pack
 from tests.builders import NOW
 
 names = st.text("abcdefgh-.", min_size=1, max_size=8).filter(lambda name: name.strip(".") != "")
@@ -29,31 +29,29 @@ def unpacked(content: bytes) -> dict[str, bytes]:
 @given(st.dictionaries(names, st.binary(max_size=200), max_size=5))
 def test_what_goes_in_comes_out_and_twice_the_same(contents: dict[str, bytes]) -> None:
     pieces = [Piece(name, "test", content) for name, content in contents.items()]
-    content = packed("case-1", pieces, at=NOW)
-    assert content == packed("case-1", list(reversed(pieces)), at=NOW)
+    content = pack("case-1", pieces, at=NOW)
+    assert content == pack("case-1", list(reversed(pieces)), at=NOW)
     found = unpacked(content)
     assert found.pop("case-1/MANIFEST.txt").count(b"sha256") == len(contents)
-    assert found == {f"case-1/{name}": without_secrets(inside) for name, inside in contents.items()}
+    assert found == {f"case-1/{name}": hide_secrets(inside) for name, inside in contents.items()}
 
 
 def test_what_is_missing_is_named_with_why() -> None:
     found = unpacked(
-        packed("case-1", [Piece("sel.txt", "ipmitool", missing="no route to host")], at=NOW)
+        pack("case-1", [Piece("sel.txt", "ipmitool", missing="no route to host")], at=NOW)
     )
     assert list(found) == ["case-1/MANIFEST.txt"]
     assert b"missing  sel.txt  (ipmitool): no route to host" in found["case-1/MANIFEST.txt"]
 
 
 def test_what_is_too_long_keeps_its_end_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = unpacked(
-        packed("c", [Piece("log.txt", "test", b"x" * MOST_OF_ONE + b"the end")], at=NOW)
-    )
+    found = unpacked(pack("c", [Piece("log.txt", "test", b"x" * MOST_OF_ONE + b"the end")], at=NOW))
     assert len(found["c/log.txt"]) == MOST_OF_ONE
     assert found["c/log.txt"].endswith(b"the end")
     assert b"cut      log.txt" in found["c/MANIFEST.txt"]
     monkeypatch.setattr(vendor_archive, "MOST_OF_ALL", 10)
     found = unpacked(
-        packed("c", [Piece("a", "test", b"12345678"), Piece("b", "test", b"12345678")], at=NOW)
+        pack("c", [Piece("a", "test", b"12345678"), Piece("b", "test", b"12345678")], at=NOW)
     )
     assert (found["c/a"], found["c/b"]) == (b"12345678", b"78")
 
@@ -73,7 +71,7 @@ def test_what_is_too_long_keeps_its_end_and_says_so(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(text: str, expected: str) -> None:
-    assert without_secrets(text.encode()).decode() == expected
+    assert hide_secrets(text.encode()).decode() == expected
 
 
 @pytest.mark.parametrize("beside", [b"\xff", b"\x80\xfe SEL \x00", b"caf\xe9 ", b"\xc3\xa0"])
@@ -81,7 +79,7 @@ def test_what_looks_like_a_secret_is_hidden_beside_bytes_that_are_no_text(beside
     key = b"-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----"
     secrets = (b"password=hunter2secret\n", b"https://root:hunter2secret@bmc/\n", key)
     content = beside + b"\n" + beside.join(secrets) + beside + b"\nkept"
-    shown = without_secrets(content)
+    shown = hide_secrets(content)
     assert b"hunter2secret" not in shown
     assert b"AAAA" not in shown
     assert beside in shown
@@ -89,16 +87,16 @@ def test_what_looks_like_a_secret_is_hidden_beside_bytes_that_are_no_text(beside
 
 
 def test_a_password_of_letters_beyond_ascii_is_hidden_whole() -> None:
-    assert without_secrets("password=àéîõü".encode()) == f"password={HIDDEN}".encode()
+    assert hide_secrets("password=àéîõü".encode()) == f"password={HIDDEN}".encode()
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_taken(content: bytes) -> None:
-    assert isinstance(without_secrets(content, ["S3cret-Value"]), bytes)
+    assert isinstance(hide_secrets(content, ["S3cret-Value"]), bytes)
 
 
 @given(st.text("abc \xff=", max_size=30), st.text("abc \xff=", max_size=30))
 def test_a_known_secret_never_leaves(before: str, after: str) -> None:
     for encoding in ("utf-8", "latin-1"):
         content = before.encode(encoding) + b"S3cret-Value" + after.encode(encoding)
-        assert b"S3cret-Value" not in without_secrets(content, ["S3cret-Value"])
+        assert b"S3cret-Value" not in hide_secrets(content, ["S3cret-Value"])

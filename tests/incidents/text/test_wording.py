@@ -47,7 +47,7 @@ def test_every_member_has_its_word(words: dict[Enum, str], enum: type[Enum]) -> 
     ],
 )
 def test_a_duration_is_said_in_its_two_largest_units(length: timedelta, said: str) -> None:
-    assert wording.duration(length) == said
+    assert wording.format_duration(length) == said
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,21 @@ def test_a_duration_is_said_in_its_two_largest_units(length: timedelta, said: st
     ],
 )
 def test_a_resource_is_said_as_people_say_it(path: str, said: str) -> None:
-    assert wording.resource(path) == said
+    assert wording.format_resource_path(path) == said
 
 
 def test_a_gpu_is_said_by_its_index_where_it_is_known() -> None:
     gpus = {"node/gn042/gpu/0000:5d:00.0": 3}
-    assert wording.resource("node/gn042/gpu/0000:5d:00.0", gpus) == "gn042 GPU 3"
-    assert wording.resource("node/gn042/gpu/0000:9b:00.0", gpus) == "gn042 GPU 0000:9b:00.0"
+    assert wording.format_resource_path("node/gn042/gpu/0000:5d:00.0", gpus) == "gn042 GPU 3"
+    assert (
+        wording.format_resource_path("node/gn042/gpu/0000:9b:00.0", gpus)
+        == "gn042 GPU 0000:9b:00.0"
+    )
 
 
 def test_a_time_is_said_in_utc_without_its_fractions() -> None:
     tokyo = datetime(2025, 1, 15, 14, 3, 42, 123456, tzinfo=timezone(timedelta(hours=9)))
-    assert (wording.clock(tokyo), wording.moment(tokyo)) == (
+    assert (wording.format_clock(tokyo), wording.format_moment(tokyo)) == (
         "05:03:42 UTC",
         "2025-01-15 05:03:42 UTC",
     )
@@ -86,4 +89,4 @@ def test_a_time_is_said_in_utc_without_its_fractions() -> None:
     ],
 )
 def test_a_time_of_ours_says_how_far_the_devices_was_off(lag_s: float, words: str) -> None:
-    assert wording.clock_used(lag_s) == words
+    assert wording.format_clock_used(lag_s) == words

@@ -52,7 +52,7 @@ def test_gpu_keeps_the_index_that_the_inventory_has_for_its_address() -> None:
     target = Target(
         "gn001", "127.0.0.1", expected=Expected(gpus=(("4", "0000:9b:00.0"), ("3", "0000:5d:00.0")))
     )
-    place = discovery.node(target, {"nvidia-smi": said(GPUS)}).place
+    place = discovery.parse_node(target, {"nvidia-smi": said(GPUS)}).place
     assert [(gpu.index, gpu.pci, gpu.uuid, gpu.serial) for gpu in place.gpus] == [
         (0, "0000:19:00.0", "GPU-a", "1650001"),
         (4, "0000:9b:00.0", "GPU-b", ""),
@@ -87,12 +87,13 @@ def test_nics_join_rdma_devices_interfaces_and_firmware() -> None:
             "driver: mlx5_core\nfirmware-version: 28.39.1002 (MT_0000000838)\n"
         ),
     }
-    assert [command.name for command in discovery.further_commands(outputs)] == [
+    assert [command.name for command in discovery.build_further_commands(outputs)] == [
         "ethtool-i.eno1",
         "ethtool-i.rail0",
     ]
     nics = {
-        nic.device: nic for nic in discovery.node(Target("gn001", "127.0.0.1"), outputs).place.nics
+        nic.device: nic
+        for nic in discovery.parse_node(Target("gn001", "127.0.0.1"), outputs).place.nics
     }
     assert sorted(nics) == ["eno1", "mlx5_0"]
     rail = nics["mlx5_0"]
@@ -107,7 +108,9 @@ def test_interface_that_the_inventory_calls_by_another_name_keeps_that_name() ->
         expected=Expected(nics=(ExpectedNic("management", pci="0000:02:00.0"),)),
     )
     outputs = {"net": files({"/sys/class/net/eno1/device/uevent": "PCI_SLOT_NAME=0000:02:00.0"})}
-    assert [nic.device for nic in discovery.node(target, outputs).place.nics] == ["management"]
+    assert [nic.device for nic in discovery.parse_node(target, outputs).place.nics] == [
+        "management"
+    ]
 
 
 def test_nvswitches_are_nvidias_bridges() -> None:
@@ -119,7 +122,7 @@ def test_nvswitches_are_nvidias_bridges() -> None:
     ):
         rows[f"/sys/bus/pci/devices/{pci}/vendor"] = vendor
         rows[f"/sys/bus/pci/devices/{pci}/class"] = kind
-    place = discovery.node(Target("gn001", "127.0.0.1"), {"pci": files(rows)}).place
+    place = discovery.parse_node(Target("gn001", "127.0.0.1"), {"pci": files(rows)}).place
     assert [item.pci for item in place.nvswitches] == ["0000:07:00.0"]
 
 
@@ -157,7 +160,7 @@ PORT = {"id": {"type": "ifname", "value": "Ethernet0"}, "descr": "Ethernet0"}
 )
 def test_neighbours_are_read_from_every_form_of_lldpctl(interface: Any) -> None:
     outputs = {"lldp": said(json.dumps({"lldp": {"interface": interface}}))}
-    found = discovery.node(Target("gn001", "127.0.0.1"), outputs)
+    found = discovery.parse_node(Target("gn001", "127.0.0.1"), outputs)
     assert found.neighbours == {"rail0": Neighbour("leaf-01", ("Ethernet0", "Ethernet0"))}
 
 
@@ -167,7 +170,7 @@ def test_look_that_came_to_nothing_is_told() -> None:
         "lldp": said("", 1, b"sudo: a password is required"),
         **{name: said("x") for name in ("net", "infiniband", "ip-link", "pci")},
     }
-    failed = discovery.node(Target("gn001", "127.0.0.1"), outputs).failed
+    failed = discovery.parse_node(Target("gn001", "127.0.0.1"), outputs).failed
     assert failed == ("nvidia-smi: not installed", "lldp: status 1: sudo: a password is required")
 
 
@@ -190,7 +193,7 @@ def test_switch_tells_its_own_port_by_alias_and_its_neighbour_by_name_or_hardwar
         "1.0.8802.1.1.2.1.4.1.1.9.100.5.1": b"gn002",
         "1.0.8802.1.1.2.1.4.1.1.8.100.5.1": b"rail0",
     }
-    found = discovery.switch_neighbours(LEAF, values)
+    found = discovery.parse_switch_neighbours(LEAF, values)
     assert found == {
         "Ethernet0": Neighbour("gn001", ("94:6d:ae:00:00:01",)),
         "Ethernet4": Neighbour("gn002", ("rail0",)),
@@ -200,7 +203,7 @@ def test_switch_tells_its_own_port_by_alias_and_its_neighbour_by_name_or_hardwar
         "gn002": (NicPlace("mlx5_0", netdev="rail0"),),
     }
     ends = [
-        discovery.far_end(found[port], switches={}, nodes=nics)
+        discovery.find_far_end(found[port], switches={}, nodes=nics)
         for port in ("Ethernet0", "Ethernet4")
     ]
     assert ends == ["node/gn001/nic/mlx5_0", "node/gn002/nic/mlx5_0"]
@@ -209,21 +212,24 @@ def test_switch_tells_its_own_port_by_alias_and_its_neighbour_by_name_or_hardwar
 def test_port_of_a_switch_is_the_name_that_the_inventory_has() -> None:
     heard = Neighbour("leaf-01", ("etp1", "Ethernet0"))
     assert (
-        discovery.far_end(heard, switches={"leaf-01": ["Ethernet0"]}, nodes={})
+        discovery.find_far_end(heard, switches={"leaf-01": ["Ethernet0"]}, nodes={})
         == "switch/leaf-01/port/Ethernet0"
     )
     assert (
-        discovery.far_end(heard, switches={"leaf-01": []}, nodes={})
+        discovery.find_far_end(heard, switches={"leaf-01": []}, nodes={})
         == "switch/leaf-01/port/Ethernet0"
     )
-    assert discovery.far_end(heard, switches={}, nodes={}) == ""
+    assert discovery.find_far_end(heard, switches={}, nodes={}) == ""
 
 
-@given(st.binary(max_size=300), st.sampled_from([command.name for command in discovery.commands()]))
+@given(
+    st.binary(max_size=300),
+    st.sampled_from([command.name for command in discovery.build_commands()]),
+)
 def test_any_bytes_give_a_place_and_never_an_error(text: bytes, name: str) -> None:
-    found = discovery.node(Target("gn001", "127.0.0.1"), {name: said(text)})
+    found = discovery.parse_node(Target("gn001", "127.0.0.1"), {name: said(text)})
     assert found.place.name == "gn001"
-    discovery.further_commands({name: said(text)})
+    discovery.build_further_commands({name: said(text)})
 
 
 @given(
@@ -238,5 +244,7 @@ def test_any_bytes_give_a_place_and_never_an_error(text: bytes, name: str) -> No
 )
 def test_any_table_of_neighbours_is_read_without_error(table: Any) -> None:
     outputs = {"lldp": said(json.dumps({"lldp": {"interface": table}}))}
-    for neighbour in discovery.node(Target("gn001", "127.0.0.1"), outputs).neighbours.values():
+    for neighbour in discovery.parse_node(
+        Target("gn001", "127.0.0.1"), outputs
+    ).neighbours.values():
         assert neighbour.machine

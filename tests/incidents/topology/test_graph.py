@@ -31,14 +31,14 @@ def site() -> Graph:
 
 
 def test_a_leaf_has_the_fifty_nics_of_its_rail_as_children(site: Graph) -> None:
-    children = site.children("switch/leaf-03")
+    children = site.get_children("switch/leaf-03")
 
     assert len(children) == 50
     assert children == {f"node/gn{number:03}/nic/mlx5_2" for number in range(1, 51)}
 
 
 def test_a_spine_has_four_uplinks_of_each_leaf_as_children(site: Graph) -> None:
-    children = site.children("switch/spine-01")
+    children = site.get_children("switch/spine-01")
 
     assert len(children) == 64
     assert {child.split("/")[1] for child in children} == {
@@ -47,28 +47,28 @@ def test_a_spine_has_four_uplinks_of_each_leaf_as_children(site: Graph) -> None:
 
 
 def test_the_siblings_of_a_leaf_are_the_other_rails_of_its_pod(site: Graph) -> None:
-    assert site.siblings("switch/leaf-03") == {
+    assert site.get_siblings("switch/leaf-03") == {
         f"switch/leaf-{number:02}" for number in (1, 2, 4, 5, 6, 7, 8)
     }
-    assert site.siblings("switch/leaf-09") == {
+    assert site.get_siblings("switch/leaf-09") == {
         f"switch/leaf-{number:02}" for number in range(10, 17)
     }
 
 
 def test_the_siblings_of_other_places_are_of_their_kind(site: Graph) -> None:
-    assert site.siblings("switch/sto-01") == {"switch/sto-02"}
-    assert len(site.siblings("switch/spine-05")) == 7
-    assert site.siblings("rack/r01") == {f"rack/r{number:02}" for number in range(2, 11)}
-    assert site.siblings("feed/feed-1") == {"feed/feed-2"}
+    assert site.get_siblings("switch/sto-01") == {"switch/sto-02"}
+    assert len(site.get_siblings("switch/spine-05")) == 7
+    assert site.get_siblings("rack/r01") == {f"rack/r{number:02}" for number in range(2, 11)}
+    assert site.get_siblings("feed/feed-1") == {"feed/feed-2"}
 
 
 def test_a_module_holds_two_ports_where_one_transceiver_feeds_two_nodes(site: Graph) -> None:
-    assert site.module_of("switch/leaf-01/port/Ethernet4") == "switch/leaf-01/module/1"
-    assert site.ports_of("switch/leaf-01/module/1") == {
+    assert site.find_module("switch/leaf-01/port/Ethernet4") == "switch/leaf-01/module/1"
+    assert site.get_ports("switch/leaf-01/module/1") == {
         "switch/leaf-01/port/Ethernet0",
         "switch/leaf-01/port/Ethernet4",
     }
-    assert site.machines_behind("switch/leaf-01/module/1") == {
+    assert site.get_machines_behind("switch/leaf-01/module/1") == {
         "switch/leaf-01",
         "node/gn001",
         "node/gn002",
@@ -76,38 +76,40 @@ def test_a_module_holds_two_ports_where_one_transceiver_feeds_two_nodes(site: Gr
 
 
 def test_racks_feeds_and_the_management_switch_hold_their_machines(site: Graph) -> None:
-    assert site.children("rack/r01") == {f"node/gn{number:03}" for number in range(1, 6)}
-    assert site.feeds_of("node/gn001") == {"feed/feed-1", "feed/feed-2"}
-    assert len(site.children("feed/feed-1")) == 101
-    assert site.management_switches_of("node/gn077") == {"switch/mgmt-01"}
-    assert len(site.children("switch/mgmt-01")) == 101
+    assert site.get_children("rack/r01") == {f"node/gn{number:03}" for number in range(1, 6)}
+    assert site.get_feeds("node/gn001") == {"feed/feed-1", "feed/feed-2"}
+    assert len(site.get_children("feed/feed-1")) == 101
+    assert site.get_management_switches("node/gn077") == {"switch/mgmt-01"}
+    assert len(site.get_children("switch/mgmt-01")) == 101
 
 
 def test_clients_of_a_file_system_are_the_nodes_of_its_roles(site: Graph) -> None:
-    assert site.file_systems_of("node/gn001") == {"storage/lustre"}
-    assert site.file_systems_of("node/mt001") == frozenset()
-    assert len(site.children("storage/lustre")) == 100
-    assert site.storage_switches_of("node/gn001") == {"switch/sto-01", "switch/sto-02"}
-    assert site.servers_of("storage/lustre") == {f"node/ddn-{number}" for number in range(1, 5)}
+    assert site.get_file_systems("node/gn001") == {"storage/lustre"}
+    assert site.get_file_systems("node/mt001") == frozenset()
+    assert len(site.get_children("storage/lustre")) == 100
+    assert site.get_storage_switches("node/gn001") == {"switch/sto-01", "switch/sto-02"}
+    assert site.get_servers("storage/lustre") == {f"node/ddn-{number}" for number in range(1, 5)}
 
 
 def test_both_ends_of_a_cable_speak_of_one_child(site: Graph) -> None:
     nic = "node/gn007/nic/mlx5_2"
-    port = site.peer(nic) or ""
+    port = site.find_peer(nic) or ""
 
-    assert site.child_of("switch/leaf-03", port) == site.child_of("switch/leaf-03", nic) == nic
-    assert site.child_of("switch/leaf-04", port) is None
-    assert site.child_of("rack/r02", nic) == "node/gn007"
+    assert site.find_child("switch/leaf-03", port) == site.find_child("switch/leaf-03", nic) == nic
+    assert site.find_child("switch/leaf-04", port) is None
+    assert site.find_child("rack/r02", nic) == "node/gn007"
 
 
 def test_nothing_is_known_of_what_the_inventory_does_not_hold() -> None:
     empty = Graph()
 
-    assert empty.peer("node/gn001/nic/mlx5_0") is None
-    assert empty.role("switch/leaf-01") == ""
-    assert empty.children("switch/leaf-01") == empty.siblings("switch/leaf-01") == frozenset()
-    assert empty.child_of("switch/leaf-01", "node/gn001/nic/mlx5_0") is None
-    assert empty.children(ALL_NODES) == frozenset()
+    assert empty.find_peer("node/gn001/nic/mlx5_0") is None
+    assert empty.get_role("switch/leaf-01") == ""
+    assert (
+        empty.get_children("switch/leaf-01") == empty.get_siblings("switch/leaf-01") == frozenset()
+    )
+    assert empty.find_child("switch/leaf-01", "node/gn001/nic/mlx5_0") is None
+    assert empty.get_children(ALL_NODES) == frozenset()
 
 
 @pytest.mark.django_db
@@ -137,9 +139,9 @@ def test_the_graph_of_the_database_is_that_of_the_files(now: datetime, site: Gra
         "feed/feed-2",
         "storage/lustre",
     ):
-        assert kept.children(place) == site.children(place)
-        assert kept.siblings(place) == site.siblings(place)
-    assert kept.ports_of("switch/leaf-01/module/1") == site.ports_of("switch/leaf-01/module/1")
+        assert kept.get_children(place) == site.get_children(place)
+        assert kept.get_siblings(place) == site.get_siblings(place)
+    assert kept.get_ports("switch/leaf-01/module/1") == site.get_ports("switch/leaf-01/module/1")
 
 
 @pytest.mark.django_db
@@ -150,8 +152,8 @@ def test_a_change_by_another_process_is_noticed(now: datetime) -> None:
     services.apply(Topology(nodes=(NodePlace("gn001", rack="r02"),)), now)
     graphs._kept.update(kept)  # as this process is, when another one made the change
 
-    assert before.rack_of("node/gn001") == "rack/r01"
-    assert graphs.get_current().rack_of("node/gn001") == "rack/r02"
+    assert before.find_rack("node/gn001") == "rack/r01"
+    assert graphs.get_current().find_rack("node/gn001") == "rack/r02"
 
 
 def test_building_grows_with_the_site_and_a_question_does_not() -> None:
@@ -173,13 +175,13 @@ def built(*, pods: int, nodes_each: int) -> tuple[Graph, int]:
 def neighbours(graph: Graph) -> None:
     """The first look at each kind of neighbour reads the whole site; all later ones read a
     place."""
-    assert len(graph.children("switch/leaf-2-0")) == 50
-    assert len(graph.siblings("switch/leaf-2-0")) == 7
-    graph.module_of("switch/leaf-2-0/port/Ethernet0")
-    graph.rack_of("node/gn-2-0")
-    assert len(graph.machines_behind("switch/leaf-2-3")) == 50
-    assert graph.child_of("switch/leaf-2-3", "node/gn-2-7/nic/mlx5_3") is not None
-    assert len(graph.switches_of("node/gn-2-7", "leaf")) == 8
+    assert len(graph.get_children("switch/leaf-2-0")) == 50
+    assert len(graph.get_siblings("switch/leaf-2-0")) == 7
+    graph.find_module("switch/leaf-2-0/port/Ethernet0")
+    graph.find_rack("node/gn-2-0")
+    assert len(graph.get_machines_behind("switch/leaf-2-3")) == 50
+    assert graph.find_child("switch/leaf-2-3", "node/gn-2-7/nic/mlx5_3") is not None
+    assert len(graph.get_switches("node/gn-2-7", "leaf")) == 8
 
 
 def a_site_of(*, pods: int, nodes_each: int) -> Topology:

@@ -66,9 +66,9 @@ def test_range_has_every_number_once(first: int, count: int, width: int) -> None
 def test_both_ends_of_a_cable_know_each_other() -> None:
     nic, port = "node/gn001/nic/mlx5_0", "switch/leaf-01/port/Ethernet0"
     site = Topology(cables=(CablePlace(nic, port),))
-    assert (site.peer(nic), site.peer(port)) == (port, nic)
+    assert (site.find_peer(nic), site.find_peer(port)) == (port, nic)
     assert site.ends(nic) == {"node/gn001", "switch/leaf-01"}
-    assert site.neighbours("switch/leaf-01") == {"node/gn001"}
+    assert site.get_neighbours("switch/leaf-01") == {"node/gn001"}
     assert site.ends("node/gn002/nic/mlx5_0") == {"node/gn002"}
 
 

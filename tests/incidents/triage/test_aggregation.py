@@ -201,7 +201,7 @@ def a_job(job_id: str, nodes: tuple[str, ...], *, started_at=NOW - MINUTE) -> st
         job_id=job_id, cluster="slurm", name="train", user="ana", partition="gpu", nodes=nodes, gpus=8 * len(nodes),
         state="RUNNING", started_at=started_at, ended_at=None, checkpoint_at=None,
     )  # fmt: skip
-    jobs.learn([record], started_at)
+    jobs.store_jobs([record], started_at)
     return resources.job("slurm", job_id)
 
 
@@ -367,7 +367,7 @@ def test_a_sites_counting_rule_takes_the_place_of_ours_and_its_others_come_first
         + TWO_OF_A_RACK.format(name="two_of_a_rack")
         + '[[gather]]\nname = "leaf"\nenabled = false'
     )
-    found = site_rules.counting()
+    found = site_rules.load_counting_rules()
 
     assert [rule.name for rule in found] == [
         "two_of_a_rack",
@@ -390,7 +390,7 @@ def test_two_counting_rules_of_one_name_in_one_folder_are_refused(folder: Path) 
         AggregationError,
         match=r"own\.toml:14: leaf: name: a second rule of this name, at own\.toml:2",
     ):
-        site_rules.counting()
+        site_rules.load_counting_rules()
 
 
 def ports_of(node: int, *, leafs: int = 4) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from detectors.faults import FaultEvent
 from incidents import services
 from incidents.models import Fault, Incident
-from incidents.triage.clock_check import CLOCK_DOUBTED, Boot, of_boot
+from incidents.triage.clock_check import CLOCK_DOUBTED, Boot, classify_boot
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event
 
 SECOND = timedelta(seconds=1)
@@ -46,14 +46,17 @@ def late(*, seen: timedelta, behind: timedelta, **values: Any) -> FaultEvent:
 def test_a_boot_is_told_by_what_does_not_depend_on_the_nodes_clock(
     seen: timedelta, behind: timedelta, source_key: str, boot: Boot
 ) -> None:
-    assert of_boot(late(seen=seen, behind=behind, source_key=source_key), BOOTED, BOOT_ID) is boot
+    assert (
+        classify_boot(late(seen=seen, behind=behind, source_key=source_key), BOOTED, BOOT_ID)
+        is boot
+    )
 
 
 def rebooted(*, clock_behind: timedelta = timedelta(0)) -> Incident:
     """Incident, boot and quiet of one GPU's node, whose clock was behind all the time."""
     a_node()
     services.ingest([an_event(at=NOW - clock_behind, observed_at=NOW)], now=NOW)
-    services.node_restarted("gn042", booted_at=BOOTED, boot_id=BOOT_ID, now=BOOTED)
+    services.record_node_restart("gn042", booted_at=BOOTED, boot_id=BOOT_ID, now=BOOTED)
     return Incident.objects.get()
 
 

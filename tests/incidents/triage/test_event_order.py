@@ -133,7 +133,7 @@ def test_nothing_from_before_the_boot_is_raised_however_much_of_it_comes(
     drawn: list[tuple[str, bool, int]],
 ) -> None:
     with fresh_site():
-        services.node_restarted("gn042", booted_at=LATER, boot_id="b2", now=LATER)
+        services.record_node_restart("gn042", booted_at=LATER, boot_id="b2", now=LATER)
         told(
             [
                 [

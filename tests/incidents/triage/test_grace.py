@@ -35,7 +35,7 @@ def swept(until: datetime, since: datetime = NOW) -> None:
 
 
 def booted(at: timedelta, name: str = "gn042") -> None:
-    services.node_restarted(name, booted_at=NOW + at, boot_id=f"b{at}", now=NOW + at + MINUTE)
+    services.record_node_restart(name, booted_at=NOW + at, boot_id=f"b{at}", now=NOW + at + MINUTE)
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def well_again(name: str, at: datetime) -> Sequence[FaultEvent]:
 def test_288_nodes_that_are_rebooted_for_maintenance_raise_nothing_but_the_one_that_stays_broken() -> (
     None
 ):
-    polling.learn_plans(dict.fromkeys(NODES, "reboot"), NOW)
+    polling.store_plans(dict.fromkeys(NODES, "reboot"), NOW)
     slurm_windows.sweep(NOW)
     told(*(event for name in NODES for event in going_down(name, NOW + 30 * SECOND)))
     swept(NOW + 4 * MINUTE)
@@ -269,7 +269,7 @@ def test_288_nodes_that_are_rebooted_for_maintenance_raise_nothing_but_the_one_t
     told(
         *(event for name in NODES if name != BROKEN for event in well_again(name, NOW + 7 * MINUTE))
     )
-    polling.learn_plans(dict.fromkeys(NODES, ""), NOW + 8 * MINUTE)
+    polling.store_plans(dict.fromkeys(NODES, ""), NOW + 8 * MINUTE)
     slurm_windows.sweep(NOW + 8 * MINUTE)
     swept(NOW + 9 * MINUTE, since=NOW + 5 * MINUTE)
     assert not Incident.objects.exists()

@@ -227,7 +227,7 @@ def test_each_line_that_waited_over_a_reboot_counts_or_is_told_as_older_than_it(
     """A backlog worked off after a repair: nothing is lost without a word."""
     a_node()
     booted_at = NOW + timedelta(minutes=5)
-    services.node_restarted("gn042", booted_at=booted_at, boot_id="b2", now=booted_at)
+    services.record_node_restart("gn042", booted_at=booted_at, boot_id="b2", now=booted_at)
     before = [NOW + timedelta(seconds=second) for second in range(20)]
     after = [booted_at + timedelta(seconds=second) for second in range(1, 8)]
     wires = []

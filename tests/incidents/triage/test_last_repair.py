@@ -100,8 +100,10 @@ def test_a_repair_makes_nothing_stale_of_another_part_of_the_machine() -> None:
 
 
 def test_an_old_line_of_a_part_that_was_replaced_opens_nothing() -> None:
-    inventory.learn([Observation(GPU, "gpu.serial", "1650001", NOW)], NOW)
-    inventory.learn([Observation(GPU, "gpu.serial", "1650002", NOW)], NOW + 20 * MINUTE)
+    inventory.store_observations([Observation(GPU, "gpu.serial", "1650001", NOW)], NOW)
+    inventory.store_observations(
+        [Observation(GPU, "gpu.serial", "1650002", NOW)], NOW + 20 * MINUTE
+    )
     services.ingest([an_event(resource=OTHER_GPU)], now=NOW)
     event = late(21 * MINUTE, 20 * MINUTE)
     assert "before the gpu there was replaced" in reasons(event)
@@ -109,7 +111,9 @@ def test_an_old_line_of_a_part_that_was_replaced_opens_nothing() -> None:
 
 
 def test_the_first_sight_of_a_part_makes_nothing_stale() -> None:
-    inventory.learn([Observation(GPU, "gpu.serial", "1650001", NOW)], NOW + 20 * MINUTE)
+    inventory.store_observations(
+        [Observation(GPU, "gpu.serial", "1650001", NOW)], NOW + 20 * MINUTE
+    )
     told(late(21 * MINUTE, 20 * MINUTE))
     assert Fault.objects.get().is_active
 

@@ -59,7 +59,7 @@ def test_reset_ends_what_a_reset_heals_on_its_gpu_alone() -> None:
     fault_type = a_type(Action.RESET_GPU)
     for resource in (GPU, f"{GPU}/nvlink/3", OTHER):
         raised(fault_type, resource)
-    incidents.gpus_reset(
+    incidents.record_gpu_reset(
         (GPU,), reset_at=NOW + timedelta(minutes=1), now=NOW + timedelta(minutes=2)
     )
     assert [stands(fault_type, resource) for resource in (GPU, f"{GPU}/nvlink/3", OTHER)] == [
@@ -72,7 +72,7 @@ def test_reset_ends_what_a_reset_heals_on_its_gpu_alone() -> None:
 def test_reset_does_not_end_what_needs_a_reboot() -> None:
     fault_type = a_type(Action.REBOOT)
     raised(fault_type, GPU)
-    incidents.gpus_reset(
+    incidents.record_gpu_reset(
         (GPU,), reset_at=NOW + timedelta(minutes=1), now=NOW + timedelta(minutes=2)
     )
     assert stands(fault_type, GPU)
@@ -81,7 +81,7 @@ def test_reset_does_not_end_what_needs_a_reboot() -> None:
 def test_reset_does_not_end_what_was_seen_after_it_had_begun() -> None:
     fault_type = a_type(Action.RESET_GPU)
     raised(fault_type, GPU)
-    incidents.gpus_reset(
+    incidents.record_gpu_reset(
         (GPU,), reset_at=NOW - timedelta(minutes=1), now=NOW + timedelta(minutes=2)
     )
     assert stands(fault_type, GPU)

@@ -75,7 +75,9 @@ def test_restart_clears_what_a_reboot_ends_and_makes_older_events_stale() -> Non
     a_node()
     services.ingest([an_event()], now=NOW)
     booted = NOW + 600 * SECOND
-    changes = services.node_restarted("gn042", booted_at=booted, boot_id="b2", now=booted + SECOND)
+    changes = services.record_node_restart(
+        "gn042", booted_at=booted, boot_id="b2", now=booted + SECOND
+    )
     assert [change.kind for change in changes] == [ChangeKind.CLEARED, ChangeKind.MONITORING]
     incident = Incident.objects.get()
     assert (incident.state, incident.recovery) == ("monitoring", "node_restart")
@@ -88,10 +90,10 @@ def test_restart_clears_what_a_reboot_ends_and_makes_older_events_stale() -> Non
 
 def test_restart_told_twice_changes_nothing() -> None:
     a_node()
-    services.node_restarted("gn042", booted_at=NOW, boot_id="b1", now=NOW)
+    services.record_node_restart("gn042", booted_at=NOW, boot_id="b1", now=NOW)
     services.ingest([an_event(at=NOW + SECOND)], now=NOW + SECOND)
     assert (
-        services.node_restarted(
+        services.record_node_restart(
             "gn042", booted_at=NOW + 2 * SECOND, boot_id="b1", now=NOW + 3 * SECOND
         )
         == []
@@ -105,7 +107,9 @@ def test_incident_of_a_withdrawn_repair_is_watched_when_its_faults_have_cleared_
     services.ingest([an_event()], now=NOW)
     incident = Incident.objects.get()
     services.act(incident.pk, Trigger.REPAIR_STARTED, actor="kintsugi", now=NOW)
-    services.node_restarted("gn042", booted_at=NOW + SECOND, boot_id="b2", now=NOW + 2 * SECOND)
+    services.record_node_restart(
+        "gn042", booted_at=NOW + SECOND, boot_id="b2", now=NOW + 2 * SECOND
+    )
     services.act(incident.pk, Trigger.REPAIR_WITHDRAWN, actor="kintsugi", now=NOW + 3 * SECOND)
     changes = services.sweep(now=NOW + 4 * SECOND)
     assert [change.kind for change in changes] == [ChangeKind.MONITORING]

@@ -48,7 +48,9 @@ def repaired(*during: FaultEvent) -> Incident:
     act(incident, Trigger.REPAIR_STARTED, MINUTE)
     for event in during:
         told(event)
-    services.node_restarted("gn042", booted_at=NOW + 3 * MINUTE, boot_id="b2", now=NOW + 3 * MINUTE)
+    services.record_node_restart(
+        "gn042", booted_at=NOW + 3 * MINUTE, boot_id="b2", now=NOW + 3 * MINUTE
+    )
     act(incident, Trigger.REPAIR_SUCCEEDED, 4 * MINUTE)
     return incident
 

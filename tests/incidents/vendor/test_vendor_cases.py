@@ -24,7 +24,13 @@ from incidents.vendor.cases import CaseMoved, Facts, Opened
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import State, Trigger
 from incidents.vocabulary.part_kinds import Part
-from incidents.vocabulary.vendor_states import TRANSITIONS, CaseState, Move, moves_in, next_state
+from incidents.vocabulary.vendor_states import (
+    TRANSITIONS,
+    CaseState,
+    Move,
+    get_next_state,
+    list_moves,
+)
 from tests.builders import GPU, NOW, a_node, an_incident
 
 DAY = timedelta(days=1)
@@ -55,8 +61,8 @@ def moved(case: VendorCase, *moves: Move, at: timedelta = DAY, serial: str = "")
 @pytest.mark.parametrize("state", CaseState)
 @pytest.mark.parametrize("what", Move)
 def test_every_state_says_what_may_happen(state: CaseState, what: Move) -> None:
-    after = next_state(state, what)
-    assert (after is not None) == (what in moves_in(state)) == ((state, what) in TRANSITIONS)
+    after = get_next_state(state, what)
+    assert (after is not None) == (what in list_moves(state)) == ((state, what) in TRANSITIONS)
     assert state is not CaseState.CLOSED or after is None
 
 
@@ -147,7 +153,7 @@ def test_a_second_call_for_the_part_finds_its_case() -> None:
 @pytest.mark.django_db
 def test_a_new_part_that_is_called_for_again_was_dead_on_arrival() -> None:
     case = moved(a_case(), Move.INSTALL, serial="NEW-1")
-    cases.taken_up(case.pk, now=NOW + DAY, note="Verifying.")
+    cases.reopen_after_dead_part(case.pk, now=NOW + DAY, note="Verifying.")
     services.act(case.incident_id, Trigger.REPAIR_FAILED, actor="kintsugi", now=NOW + DAY)
     again = cases.open_case(case.incident_id, actor="kintsugi", now=NOW + 2 * DAY)
     assert isinstance(again, Opened)
@@ -236,14 +242,14 @@ def test_a_case_ends_without_a_part_only_with_a_word_why() -> None:
 @pytest.mark.django_db
 def test_polls_that_see_another_part_move_the_case() -> None:
     case = moved(a_case(), Move.SHIP)
-    assert deadlines.due(NOW + DAY) == []
+    assert deadlines.check_deadlines(NOW + DAY) == []
     part_history.settle(
         [Sighting(Part.GPU, GPU, serial="NEW-1")], NOW + 2 * DAY, why="seen by a poll"
     )
-    (text,) = deadlines.due(NOW + 2 * DAY)
+    (text,) = deadlines.check_deadlines(NOW + 2 * DAY)
     said = f"Vendor case {case.pk}: the new part is in its slot, serial NEW-1."
     assert text == f"{said} Polls see another part in the slot."
-    assert deadlines.due(NOW + 2 * DAY) == []
+    assert deadlines.check_deadlines(NOW + 2 * DAY) == []
 
 
 @pytest.mark.django_db
@@ -258,19 +264,19 @@ def test_a_sweep_asks_five_questions_however_many_cases_wait(
         )
         a_case(an_incident(resource=path))
     with django_assert_num_queries(5):
-        assert deadlines.due(NOW + DAY) == []
+        assert deadlines.check_deadlines(NOW + DAY) == []
 
 
 @pytest.mark.django_db
 def test_a_dead_part_that_still_sits_in_its_slot_is_no_new_one() -> None:
     moved(a_case(), Move.INSTALL, Move.DEAD_ON_ARRIVAL, serial="NEW-1")
-    assert deadlines.due(NOW + 3 * DAY) == []
+    assert deadlines.check_deadlines(NOW + 3 * DAY) == []
 
 
 @pytest.mark.django_db
 def test_a_part_with_which_service_came_back_is_verified() -> None:
     case = moved(a_case(), Move.INSTALL, serial="NEW-1")
-    cases.taken_up(case.pk, now=NOW + DAY, note="Verifying.")
+    cases.reopen_after_dead_part(case.pk, now=NOW + DAY, note="Verifying.")
     at = NOW + 2 * DAY
     services.act(
         case.incident_id,
@@ -280,7 +286,7 @@ def test_a_part_with_which_service_came_back_is_verified() -> None:
         restored_at=at,
         recovery=Recovery.VENDOR_REPLACEMENT,
     )
-    deadlines.due(at)
+    deadlines.check_deadlines(at)
     case.refresh_from_db()
     assert case.state == CaseState.VERIFIED
 
@@ -289,13 +295,13 @@ def test_a_part_with_which_service_came_back_is_verified() -> None:
 def test_people_are_reminded_once_a_day_of_a_case_that_stands_too_long() -> None:
     case = moved(a_case(facts=Facts(number="RMA-7")), Move.APPROVE, Move.SHIP)
     shipped = case.since_at
-    assert deadlines.due(shipped + 13 * DAY) == []
-    (text,) = deadlines.due(shipped + 14 * DAY)
+    assert deadlines.check_deadlines(shipped + 13 * DAY) == []
+    (text,) = deadlines.check_deadlines(shipped + 14 * DAY)
     assert text == (
         f"Vendor case {case.pk} (RMA-7) for gn042 GPU 0 (0000:19:00.0) is shipped for 14 d; 14 d are expected there."
     )
-    assert deadlines.due(shipped + 14.9 * DAY) == []
-    assert len(deadlines.due(shipped + 15 * DAY)) == 1
+    assert deadlines.check_deadlines(shipped + 14.9 * DAY) == []
+    assert len(deadlines.check_deadlines(shipped + 15 * DAY)) == 1
     incident = Incident.objects.get()
     assert (
         incident.needs_human

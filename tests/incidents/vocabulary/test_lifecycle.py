@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from incidents.vocabulary.lifecycle import CLOSED, OPEN, TRANSITIONS, State, Trigger, next_state
+from incidents.vocabulary.lifecycle import CLOSED, OPEN, TRANSITIONS, State, Trigger, get_next_state
 
 CONTRACTS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "contracts.md"
 ROW = re.compile(r"^\| (\w+) \| (\w+) \| (\w+) \|$", re.MULTILINE)
@@ -31,13 +31,13 @@ def documented() -> dict[tuple[str, str], str]:
 
 @pytest.mark.parametrize(("state", "trigger"), EVERY, ids=lambda word: word.value)
 def test_trigger_does_what_the_contract_says(state: State, trigger: Trigger) -> None:
-    after = next_state(state, trigger)
+    after = get_next_state(state, trigger)
     assert documented().get((state.value, trigger.value)) == (after.value if after else None)
 
 
 @pytest.mark.parametrize("state", sorted(OPEN))
 def test_people_can_close_whatever_is_open(state: State) -> None:
-    assert {trigger: next_state(state, trigger) for trigger in BY_PEOPLE} == BY_PEOPLE
+    assert {trigger: get_next_state(state, trigger) for trigger in BY_PEOPLE} == BY_PEOPLE
 
 
 @pytest.mark.parametrize("state", sorted(CLOSED))

@@ -300,14 +300,14 @@ def test_a_line_that_a_crash_cut_is_cut_off_and_comes_again(tmp_path: Path) -> N
 def test_the_numbers_begin_where_the_kept_period_does_and_say_so(tmp_path: Path) -> None:
     a_node("gn042", in_service_since=OLD)
     _ended()
-    whole = statistics.summary(None, NOW)
+    whole = statistics.compute_summary(None, NOW)
     retention.prune(tmp_path, BEFORE, now=NOW)
-    after = statistics.summary(None, NOW)
+    after = statistics.compute_summary(None, NOW)
     assert whole.overall.failures == 1
     assert (after.since, after.overall.failures) == (BEFORE, 0)
     assert "The numbers begin at" in after.notice
     assert after.overall.exposure == pytest.approx(2 * 730 * 24)  # two nodes
-    recent = statistics.summary(NOW - timedelta(days=90), NOW)
+    recent = statistics.compute_summary(NOW - timedelta(days=90), NOW)
     assert recent.since == NOW - timedelta(days=90)
     assert "begin at" not in recent.notice
 

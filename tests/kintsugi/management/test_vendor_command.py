@@ -14,7 +14,7 @@ from pytest_django import Settings
 from incidents.inventory import part_history
 from incidents.inventory.part_history import Sighting
 from incidents.models import Evidence, Fault, VendorCase
-from incidents.text.archive import without_secrets
+from incidents.text.archive import hide_secrets
 from incidents.vendor import cases
 from incidents.vocabulary.part_kinds import Part
 from kintsugi import vendor_bundle
@@ -199,7 +199,7 @@ def test_no_secret_of_the_credentials_leaves_in_an_archive(
     for secret in secrets.values():
         for said in (secret.encode(), secret.encode("latin-1")):
             content = b"\xff\xfe seen: " + said + b"\x80\n"
-            assert said not in without_secrets(content, hidden)
+            assert said not in hide_secrets(content, hidden)
 
 
 def test_a_silent_machine_is_named_with_why(tmp_path: Path) -> None:

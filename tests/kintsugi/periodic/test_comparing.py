@@ -100,7 +100,7 @@ class House:
         return self.world.node(node).facet(NicFacet).port(RAIL)
 
     def port(self, node: str) -> MibPort:
-        far = graphs.get_current().peer(f"node/{node}/nic/{DEVICE}")
+        far = graphs.get_current().find_peer(f"node/{node}/nic/{DEVICE}")
         assert far is not None
         return self.world.switches[LEAF].mib.ports[far.rpartition("/")[2]]
 

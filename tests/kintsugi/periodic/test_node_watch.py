@@ -250,12 +250,12 @@ def test_which_silent_nodes_slurm_hears_is_asked_only_where_the_last_look_is_old
     watched.look()
     asked = watched.asked
     watched.site.pipeline.ask_reach()
-    assert slurm_reach.heard(NODES, watched.now) == {"gn041", "gn043"}
+    assert slurm_reach.list_heard(NODES, watched.now) == {"gn041", "gn043"}
     assert watched.asked == asked
     watched.now = watched.site.now = watched.now + periods.ASK_REACH
     watched.slurm.switch_off("gn041")
     watched.site.pipeline.ask_reach()
-    assert slurm_reach.heard(NODES, watched.now) == {"gn043"}
+    assert slurm_reach.list_heard(NODES, watched.now) == {"gn043"}
     assert watched.asked == asked + 1
 
 

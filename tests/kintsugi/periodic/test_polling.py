@@ -172,7 +172,7 @@ def test_a_polled_fault_and_its_incident_say_when_it_was_last_seen_well() -> Non
     told = Told({"gn002": list(WELL)})
     house = House(told)
     house.rounds(2)
-    last_good = polling.last_polled("gn002", "node")["told"]
+    last_good = polling.get_last_polled("gn002", "node")["told"]
     assert last_good is not None
     told.seen["gn002"] = Unreachable("gn002 (10.0.0.2:22): timed out")
     house.rounds(1)
@@ -371,8 +371,8 @@ def test_a_post_that_says_nothing_new_writes_no_memory_and_is_the_last_look() ->
     for _ in range(3):
         posted(house, 7)
     assert list(Poll.objects.values()) == before
-    assert polling.last_polled("gn001", "node") == {"told": house.now}
-    ((_, _, sample),) = polling.samples(["told"], "node", ["gn001"])
+    assert polling.get_last_polled("gn001", "node") == {"told": house.now}
+    ((_, _, sample),) = polling.iterate_samples(["told"], "node", ["gn001"])
     assert sample == Sample(7, house.now)
 
 
@@ -383,8 +383,8 @@ def test_the_last_look_of_a_detector_that_does_not_post_this_time_stays() -> Non
     last_at = house.now
     posted(house, 9)
     posted(house, 9)
-    assert polling.last_polled("gn001", "node") == {"slow": last_at, "told": house.now}
-    ((_, _, sample),) = polling.samples(["slow"], "node", ["gn001"])
+    assert polling.get_last_polled("gn001", "node") == {"slow": last_at, "told": house.now}
+    ((_, _, sample),) = polling.iterate_samples(["slow"], "node", ["gn001"])
     assert sample == Sample(7, last_at)
 
 
@@ -409,17 +409,17 @@ def test_of_nodes_that_nobody_may_enter_nothing_is_written_and_posts_go_on() -> 
     posted_at, before = house.now, list(Poll.objects.values())
     house.rounds(12)
     assert list(Poll.objects.values()) == before
-    assert polling.last_polled("gn001", "node") == {"told": posted_at}
+    assert polling.get_last_polled("gn001", "node") == {"told": posted_at}
     told.seen.clear()
     house.rounds(6)
-    assert polling.last_polled("gn002", "node").keys() == {"told"}
+    assert polling.get_last_polled("gn002", "node").keys() == {"told"}
 
 
 def test_a_node_that_nobody_may_enter_leaves_the_chunk_of_those_that_may_be() -> None:
     house = House(Told({"gn002": NotConfigured("no key")}))
     house.rounds(3)
     assert [row.target for row in Poll.objects.filter(next_poll_at__isnull=False)] == ["gn002"]
-    assert polling.last_polled("gn002", "node").get("told") is None
+    assert polling.get_last_polled("gn002", "node").get("told") is None
     assert house.standing() == set()
 
 
@@ -433,10 +433,10 @@ def test_a_round_out_of_turn_spares_slow_detectors_that_have_just_looked() -> No
     house.pipeline.poll_node("gn001")
     house.now += MINUTE
     house.pipeline.poll_node("gn001")
-    assert polling.last_polled("gn001", "node") == {"told": house.now, "slow": NOW}
+    assert polling.get_last_polled("gn001", "node") == {"told": house.now, "slow": NOW}
     house.now += 4 * MINUTE
     house.pipeline.poll_node("gn001")
-    assert polling.last_polled("gn001", "node")["slow"] == house.now
+    assert polling.get_last_polled("gn001", "node")["slow"] == house.now
 
 
 def test_a_ring_for_a_detector_that_this_version_does_not_have_is_passed_over() -> None:

@@ -30,7 +30,7 @@ WHY = "5 of 100 nodes of partition gpu are out, and the cap is 5"
 
 def card_of(incident: Incident, site: Site) -> Card:
     incident.refresh_from_db()
-    return story.card(incident, now=site.now, run_words=progress.format_progress)
+    return story.build_card(incident, now=site.now, run_words=progress.format_progress)
 
 
 def a_run(site: Site) -> tuple[Incident, Run]:

@@ -372,7 +372,7 @@ class TestHome:
         assert people.viewer.get("/").context["pods"] == [
             {"pod": "pod-a", "total": 2, "repaired": 0, "out": 1, "serving": 1}
         ]
-        assert capacity.out_of_service() == {"node/gn002"}
+        assert capacity.get_out_of_service() == {"node/gn002"}
 
     def test_a_node_that_a_person_has_drained_is_counted_as_out(self, people: People) -> None:
         nodes = [a_node(f"gn00{number}", pod="pod-a") for number in range(1, 4)]

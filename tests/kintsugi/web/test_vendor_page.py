@@ -174,7 +174,7 @@ def test_lemons_are_listed_and_a_quarantine_ends_with_a_word(people: People) -> 
     assert people.viewer.post(address, {"note": "Board swapped."}).status_code == 403
     assert people.on_call.post(address, {"note": ""}).status_code == 409
     assert people.on_call.post(address, {"note": "Board swapped."}).status_code == 302
-    assert lemons.quarantined() == set()
+    assert lemons.get_quarantined() == set()
     assert (
         "Board swapped."
         in people.viewer.get(f"/incidents/quarantine/{row.pk}/change/").content.decode()

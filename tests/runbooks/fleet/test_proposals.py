@@ -39,9 +39,9 @@ def test_what_a_record_lacks(count: int, of: int, most: float, missing: int) -> 
 @pytest.mark.parametrize("most", [0.05, 0.2, 0.5])
 def test_it_is_the_fewest_that_bring_the_limit_down(count: int, of: int, most: float) -> None:
     missing = trials.count_missing(compute_share(count, of), most)
-    assert (proportions.clopper_pearson(count, of + missing).high or 0) <= most
+    assert (proportions.estimate_clopper_pearson(count, of + missing).high or 0) <= most
     if missing:
-        assert (proportions.clopper_pearson(count, of + missing - 1).high or 1) > most
+        assert (proportions.estimate_clopper_pearson(count, of + missing - 1).high or 1) > most
 
 
 def test_a_limit_that_no_record_shows_is_refused() -> None:

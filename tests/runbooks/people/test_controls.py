@@ -284,4 +284,4 @@ def test_polls_that_an_aborted_run_has_paused_go_on_at_once() -> None:
         "gn001", ["gpu"], holder=get_holder(run.pk), why="a test", until=until, now=site.now
     )
     services.abort(run.pk, actor="alice", now=site.now)
-    assert poll_pauses.of_node("gn001", site.now) == frozenset()
+    assert poll_pauses.get_paused_detectors("gn001", site.now) == frozenset()

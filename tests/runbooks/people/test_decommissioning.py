@@ -103,7 +103,7 @@ def test_what_leaves_is_no_spare() -> None:
     site = Site(nodes=4)
     spares.add("gn002", partitions=["gpu"], is_reserved=False, now=site.now)
     leaves(site, "gn002")
-    assert spares.ready(["gpu"]) == []
+    assert spares.list_ready(["gpu"]) == []
     leaves(site)
     assert spares.add("gn001", partitions=["gpu"], is_reserved=False, now=site.now) == NotNow(SAID)
 

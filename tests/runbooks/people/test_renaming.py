@@ -96,7 +96,7 @@ def test_faults_incidents_parts_polls_and_windows_have_one_history() -> None:
     )
     memory = Memory(samples={(gpu, "gpu.ecc"): Sample(3, site.now)})
     Poll.objects.create(
-        detector="gpu", kind="node", target=OLD, memory=polling.packed(memory, site.now)
+        detector="gpu", kind="node", target=OLD, memory=polling.pack(memory, site.now)
     )
     PollChunk.objects.create(
         detector="gpu",
@@ -123,7 +123,7 @@ def test_faults_incidents_parts_polls_and_windows_have_one_history() -> None:
     assert fault.resource == gpu.replace(OLD, NEW)
     assert fault.fingerprint == fingerprint(fault.resource, fault.fault_type, fault.qualifier)
     poll = Poll.objects.get(detector="gpu", target=NEW)
-    known = polling.unpacked(bytes(poll.memory), site.now)
+    known = polling.unpack(bytes(poll.memory), site.now)
     assert known.samples[gpu.replace(OLD, NEW), "gpu.ecc"].value == 3
     assert PollChunk.objects.get(detector="gpu", number=0).targets == f"\n{NEW}\ngn002\n"
     told_then = {"Fault.best_provenance", "Fault.last_provenance", "AuditEntry.node"}

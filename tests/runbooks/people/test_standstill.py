@@ -324,7 +324,7 @@ def test_a_person_who_has_taken_it_is_asked_when_the_repair_that_they_rely_on_is
 @pytest.mark.parametrize("kind", [WindowKind.SILENCE, WindowKind.MAINTENANCE])
 def test_nobody_is_asked_for_what_a_window_keeps_from_people(kind: WindowKind) -> None:
     site = Site()
-    where = {"machines": planning.machines("gn001", planning.get_known_names())}
+    where = {"machines": planning.parse_machines("gn001", planning.get_known_names())}
     if kind is WindowKind.SILENCE:
         where = {"resource": "node/gn001"}
     draft = Draft(kind, "tray out", site.now, site.now + 4 * HOUR, **where)

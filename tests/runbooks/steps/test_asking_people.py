@@ -128,7 +128,7 @@ def test_a_lemon_is_set_aside_and_says_so_on_the_node() -> None:
     assert state.is_drained
     assert state.reason.startswith(f"kintsugi:{incident.pk}/")
     assert state.reason.endswith(" lemon: set aside, a person decides")
-    assert lemons.quarantined() == {"gn001"}
+    assert lemons.get_quarantined() == {"gn001"}
     assert incident.needs_human.startswith("Have gn001 examined by the vendor")
     site.now += timedelta(days=2)
     site.raise_fault(resource=site.gpu("gn001", 3))

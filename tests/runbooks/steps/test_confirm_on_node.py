@@ -317,6 +317,6 @@ class Play:
         }
         return [
             standing[pk]
-            for pk, at in incidents.last_polls(list(standing)).items()
+            for pk, at in incidents.get_last_polls(list(standing)).items()
             if at >= booted_at
         ]

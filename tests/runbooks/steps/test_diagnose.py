@@ -103,7 +103,7 @@ def test_our_own_looks_stay_away_for_as_long_as_the_test_runs() -> None:
     site = Site(nodes=1)
     outcome_of(site, Diagnose(), after=timedelta(seconds=1))
     site.now += timedelta(minutes=29)
-    assert poll_pauses.of_node("gn001", site.now) == set(DETECTORS)
+    assert poll_pauses.get_paused_detectors("gn001", site.now) == set(DETECTORS)
 
 
 def test_test_that_hangs_asks_a_person_after_its_time() -> None:

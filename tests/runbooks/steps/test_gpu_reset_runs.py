@@ -57,7 +57,7 @@ def test_gpu_is_reset_verified_and_its_node_is_back_without_a_reboot() -> None:
 def test_our_looks_are_away_during_the_reset_and_back_at_the_end() -> None:
     site, incident = a_site()
     run = site.play(began(site, incident), until=lambda run: run.step == 5)
-    assert "gpu" in poll_pauses.of_node("gn001", site.now)
+    assert "gpu" in poll_pauses.get_paused_detectors("gn001", site.now)
     site.play(run)
     assert not PollPause.objects.exists()
 

@@ -25,7 +25,7 @@ def a_turn(site: Site) -> Context:
 def test_pollers_of_the_gpus_are_paused_and_others_are_not() -> None:
     site = Site(nodes=1)
     assert isinstance(PausePollers().run(a_turn(site)), Done)
-    assert poll_pauses.of_node("gn001", site.now) == set(DETECTORS)
+    assert poll_pauses.get_paused_detectors("gn001", site.now) == set(DETECTORS)
 
 
 def test_look_that_is_under_way_is_waited_for() -> None:
@@ -43,4 +43,4 @@ def test_pause_ends_with_the_verification() -> None:
     site = Site(nodes=1)
     PausePollers().run(a_turn(site))
     Verify().run(a_context(site))
-    assert poll_pauses.of_node("gn001", site.now) == frozenset()
+    assert poll_pauses.get_paused_detectors("gn001", site.now) == frozenset()

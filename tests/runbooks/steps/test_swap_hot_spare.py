@@ -135,8 +135,8 @@ def test_a_spare_stands_in_for_each_partition_of_its_node_or_not_at_all() -> Non
     said = f"No hot spare stands ready for gpu and debug {why}: gn001 is missed until it is back."
     assert said in site.story(run.incident)
     both = spares.add("gn004", partitions=["gpu", "debug"], is_reserved=False, now=site.now)
-    assert [row.pk for row in spares.ready(["gpu", "debug"])] == [both.pk]
-    assert spares.ready([]) == []
+    assert [row.pk for row in spares.list_ready(["gpu", "debug"])] == [both.pk]
+    assert spares.list_ready([]) == []
 
 
 def test_a_lemon_stands_in_for_nobody() -> None:

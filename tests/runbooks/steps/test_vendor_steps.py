@@ -72,7 +72,7 @@ def test_a_run_waits_for_the_part_and_brings_the_node_back() -> None:
         Recovery.VENDOR_REPLACEMENT,
     )
     assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
-    deadlines.due(site.now)
+    deadlines.check_deadlines(site.now)
     case.refresh_from_db()
     assert case.state == CaseState.VERIFIED
 
