@@ -71,6 +71,15 @@ def no_power_is_cut_without_leave(play: Play, act: Act) -> None:
         raise Broken(f"{act.node} is switched off, and nobody has approved run {act.view.run_id}")
 
 
+def no_power_is_cut_by_one_person(play: Play, act: Act) -> None:
+    """Where the site wants two."""
+    if act.verb != "power_off" or act.view is None or not play.wants_two_persons:
+        return
+    approvers = play.record.approvers.get((act.view.run_id, act.view.step), set())
+    if len(approvers) < 2:
+        raise Broken(f"{act.node} is switched off by leave of {sorted(approvers)} alone")
+
+
 def no_persons_reboot_is_cancelled(play: Play, act: Act) -> None:
     is_awaited = act.node in play.record.awaited_boots and act.before.is_rebooting
     if is_awaited and not act.after.is_rebooting:
@@ -252,6 +261,7 @@ OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
     no_node_is_rebooted_under_a_word,
     no_node_in_service_loses_its_power,
     no_power_is_cut_without_leave,
+    no_power_is_cut_by_one_person,
     no_persons_reboot_is_cancelled,
     no_resumed_node_is_taken_again,
     no_cause_has_two_reboots,

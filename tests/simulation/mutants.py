@@ -26,6 +26,7 @@ from runbooks.guards import table
 from runbooks.lease import lease
 from runbooks.node import drains, holding, overwritten
 from runbooks.people import leaving
+from runbooks.second_person import requests
 from runbooks.slurm import client, ownership
 from runbooks.slurm.ownership import Held, Owner
 from runbooks.step import Done, World
@@ -280,6 +281,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "a drain that the slurmctld of today has shown was not forgotten by it",
         holding,
         "_note_shown",
+    ),
+    _replaced(
+        "second_person",
+        "where the site wants two persons, one alone has no node's power cut",
+        (requests, "is_needed", _no),
     ),
     Mutant("hold", "each turn looks whether the drain is still ours", _hold_always),
     Mutant(

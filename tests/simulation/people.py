@@ -17,7 +17,7 @@ from runbooks import services
 from runbooks.engine import approvals
 from runbooks.models import UNFINISHED, Mode, Run, RunState, StepRun
 from runbooks.node.holding import SHOWN_AT
-from runbooks.outcomes import Controlled
+from runbooks.outcomes import Controlled, ControlRefused
 from runbooks.people import decommission, leaving
 from runbooks.slurm.protocol import NodeState, SlurmError
 from tests.simulation.record import Word
@@ -25,6 +25,8 @@ from tests.simulation.record import Word
 if TYPE_CHECKING:
     from tests.simulation.play import Play
 
+# Both have an account of the console.
+ADMINISTRATORS = ("bob", "amy")
 _LONGEST_REASON = 240
 _OF_INCIDENTS = (
     *(Trigger.ACKNOWLEDGE, Trigger.MARK_FALSE_POSITIVE, Trigger.RESOLVE),
@@ -237,11 +239,14 @@ class People:
         run = Run.objects.filter(state=RunState.AWAITING_APPROVAL).order_by("pk").last()
         if run is None:
             return
-        seen = approvals.get_fingerprint(run)
-        outcome = services.approve(run.pk, actor="bob", seen=seen, now=play.site.now)
+        seen, actor = approvals.get_fingerprint(run), play.luck.choice(ADMINISTRATORS)
+        step = run.plan[run.step]["step"]
+        outcome = services.approve(run.pk, actor=actor, seen=seen, now=play.site.now)
         if isinstance(outcome, Controlled):
             play.record.granted.add(run.pk)
-        play.note("bob", f"approves run {run.pk}: {type(outcome).__name__}")
+        if not isinstance(outcome, ControlRefused):
+            play.record.approvers.setdefault((run.pk, step), set()).add(actor)
+        play.note(actor, f"approves run {run.pk}: {type(outcome).__name__}")
 
     def close_breaker(self) -> None:
         play = self.play

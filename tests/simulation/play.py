@@ -17,8 +17,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Q
+from django.test import override_settings
 
 from detectors.catalog import catalog
 from detectors.detector import Output
@@ -35,6 +38,8 @@ from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from runbooks.guards.table import Bounds
 from runbooks.lease.lease import LEASE
 from runbooks.models import UNFINISHED, Breaker, Run, RunbookMode, RunState
+from runbooks.second_person.changes import Kind
+from runbooks.second_person.requests import SETTING
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import format_state
 from tests.runbooks import site as sites
@@ -210,6 +215,9 @@ class Play:
             self.site.set_mode(self.record.mode, runbook)
         pace = random.Random(f"{seed} rounds")
         self.site.slurm.send_reboots_after(pace.choice(_REBOOT_SENT_AFTER))
+        self.wants_two_persons = pace.random() < 0.5
+        for name in people.ADMINISTRATORS:
+            User.objects.create(username=name, is_superuser=True)
         self.site.slurm.keeps_accounts = self.dice.random() < 0.5
         self.replaces_reasons = tuple(map(int, version.split(".")[:2])) > LAST_THAT_FORGETS
         self.pods = {name: f"pod-{index // 2}" for index, name in enumerate(self.site.names)}
@@ -282,7 +290,9 @@ class Play:
     # ---------------------------------------------------------------------------------------------
 
     def play(self) -> None:
+        orders = frozenset({Kind.COLD_CYCLE} if self.wants_two_persons else ())
         with (
+            override_settings(KINTSUGI={**settings.KINTSUGI, SETTING: orders}),
             between_statements(self._pause_at_statement),
             before_runs_begin(self._pause_before_run),
             checks_undisturbed(self._undisturbed),

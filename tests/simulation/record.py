@@ -82,7 +82,8 @@ class Record:
     `polled_at`: when a poll last saw a resource ill.
     `own_modes`: of runbooks that people have set alone since they set all of them to `mode`.
     `stops`: which of switch and file stop everything; `keeps_out`: which of them have nothing given
-    back. `granted`: runs that a person let act; `refusing`: nodes whose root refuses;
+    back. `granted`: runs that a person let act; `approvers`: who approved that
+    step of a run; `refusing`: nodes whose root refuses;
     `restarted_at`: when slurmctld last began."""
 
     words: dict[str, Word] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class Record:
     mode: Mode = Mode.ARMED
     own_modes: dict[str, Mode] = field(default_factory=dict)
     granted: set[int] = field(default_factory=set)
+    approvers: dict[tuple[int, str], set[str]] = field(default_factory=dict)
     decommissioned: set[str] = field(default_factory=set)
     paused: set[int] = field(default_factory=set)
     refusing: set[str] = field(default_factory=set)
