@@ -40,7 +40,7 @@ def run(verb: Verb, words: Sequence[str]) -> None:
     spoken = " ".join(verb.words)
     command = _load(name)
     parser = command.create_parser("kintsugi", name if first else spoken)
-    leaf = _find_leaf_parser(parser, first)
+    leaf = _find_leaf_parser(parser, [*first, *words])
     has_own_json = any("--json" in action.option_strings for action in leaf._actions)
     is_answer = name not in _ENDLESS and not has_own_json
     if is_answer:
