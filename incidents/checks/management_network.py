@@ -37,9 +37,11 @@ _STANDING = Prepared(
     lambda: (
         Fault.objects.active()
         .filter(fault_type__in=(SILENT_TARGET, MANAGEMENT_NETWORK))
-        .values_list("fault_type", "owner", "observed_at")
+        .values_list("fault_type", "owner", "observed_at", "membership__incident__fault_type")
     )
 )
+# Roots of incidents in which silence has no other cause yet.
+_UNEXPLAINED = (None, SILENT_TARGET, MANAGEMENT_NETWORK)
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,11 @@ def evaluate_management_network(now: datetime, *, hears: Asked) -> list[FaultEve
     silent_nodes: dict[str, datetime] = {}
     silent_switches: dict[str, datetime] = {}
     is_active = False
-    for fault_type, owner, at in faults:
+    for fault_type, owner, at, root_type in faults:
         if fault_type == MANAGEMENT_NETWORK:
             is_active = True
+        elif root_type not in _UNEXPLAINED:
+            continue  # such as that of nodes that lost their power
         elif owner.startswith(_SWITCH):
             silent_switches[owner.removeprefix(_SWITCH)] = at
         elif host := resources.host_of(owner):

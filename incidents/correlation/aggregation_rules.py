@@ -70,6 +70,7 @@ class Counts(StrEnum):
 
     CHILDREN = "children"
     MACHINES = "machines"
+    SPINES = "spines"
     JOBS = "jobs"
 
 

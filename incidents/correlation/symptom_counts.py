@@ -122,6 +122,13 @@ def get_machines_behind(place: str, around: Surroundings) -> frozenset[str]:
     )
 
 
+def get_telling_machines(rule: AggregationRule, place: str, around: Surroundings) -> frozenset[str]:
+    """The machines whose faults are counted at the place, itself left out."""
+    if rule.counts is Counts.SPINES:
+        return around.graph.get_switches(place, SPINE)
+    return get_machines_behind(place, around)
+
+
 def group_by_place(
     rule: AggregationRule, symptoms: Iterable[Symptom], around: Surroundings
 ) -> dict[str, list[Symptom]]:
@@ -209,6 +216,9 @@ def _get_unit(
         return symptom.jobs or None
     if rule.counts is Counts.CHILDREN:
         return around.graph.find_child(place, symptom.fault.resource)
+    if rule.counts is Counts.SPINES:
+        owner = symptom.fault.owner
+        return owner if owner in around.graph.get_switches(place, SPINE) else None
     behind = get_machines_behind(place, around)
     far_end = around.graph.find_peer(symptom.fault.resource) or ""
     ends = (symptom.fault.owner, resources.owner(far_end))
@@ -219,11 +229,11 @@ def count_expected(rule: AggregationRule, place: str, around: Surroundings) -> i
     """How many there are to be counted."""
     if rule.counts is Counts.JOBS:
         return 0
-    return len(
-        around.graph.get_children(place)
-        if rule.counts is Counts.CHILDREN
-        else get_machines_behind(place, around)
-    )
+    if rule.counts is Counts.CHILDREN:
+        return len(around.graph.get_children(place))
+    if rule.counts is Counts.SPINES:
+        return len(around.graph.get_switches(place, SPINE))
+    return len(get_machines_behind(place, around))
 
 
 def _is_quiet(

@@ -90,7 +90,9 @@ def _get_owners(rule: AggregationRule, places: Collection[str], around: Surround
     beside = (around.graph.get_siblings(place) for place in places if rule.quiet)
     near = set(places).union(*beside)
     owners = {resources.owner(place) for place in near}
-    return owners.union(*(symptom_counts.get_machines_behind(place, around) for place in near))
+    return owners.union(
+        *(symptom_counts.get_telling_machines(rule, place, around) for place in near)
+    )
 
 
 def _select_columns(rows: QuerySet[Fault], *, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:

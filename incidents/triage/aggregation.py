@@ -163,7 +163,7 @@ class Aggregation:
 
     def _conclude(self, count: SymptomCount, symptoms: Mapping[str, Sequence[Symptom]]) -> None:
         self.explained |= {symptom.fingerprint for symptom in symptoms[count.place]}
-        if _ACTIVE.rows(fingerprint=fingerprint(count.place, count.rule.concludes)):
+        if self._stands(fingerprint(count.place, count.rule.concludes)):
             return
         rule = count.rule
         evidence = _format_evidence(count, self.batch)
@@ -178,6 +178,13 @@ class Aggregation:
         )
         event.attributes[CONCLUDED_BY] = rule.name
         self.events.append(event)
+
+    def _stands(self, identity: str) -> bool:
+        """Whether the fault is active already, or was concluded in this batch."""
+        case = self.batch.faults.get(identity)
+        if case is not None and case.row.is_active:
+            return True
+        return bool(_ACTIVE.rows(fingerprint=identity))
 
     def _make_suspicion(self, count: SymptomCount) -> Suspicion:
         rule = count.rule
@@ -216,6 +223,21 @@ def aggregate(batch: TriageBatch, items: Sequence[Item]) -> Conclusions:
     for rule in rules:
         aggregation.evaluate(rule)
     return Conclusions([*pausing_cards, *aggregation.events], aggregation.suspicions)
+
+
+def aggregate_conclusions(batch: TriageBatch, events: Sequence[FaultEvent]) -> Conclusions:
+    """What the conclusions of this batch add up to themselves: leafs to their pod, nodes to their
+    rack. No conclusion is drawn twice, so this comes to an end."""
+    identities = {fingerprint(event.resource, event.fault_type) for event in events}
+    cases = [batch.faults[identity] for identity in sorted(identities) if identity in batch.faults]
+    came = [case for case in cases if case.row.is_active and (case.is_new or case.has_come)]
+    rules = _get_rules(came, ())
+    if not rules:
+        return Conclusions()
+    aggregation = Aggregation(batch, came, (), load_surroundings(rules, came, batch.now))
+    for rule in rules:
+        aggregation.evaluate(rule)
+    return Conclusions(aggregation.events, aggregation.suspicions)
 
 
 def load_surroundings(

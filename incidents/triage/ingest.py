@@ -26,7 +26,7 @@ from incidents.state.holds import hold_repairs
 from incidents.state.persistence import persist
 from incidents.state.settle import settle_touched
 from incidents.triage import quarantine as quarantined
-from incidents.triage.aggregation import aggregate
+from incidents.triage.aggregation import aggregate, aggregate_conclusions
 from incidents.triage.clock_check import check_clocks
 from incidents.triage.correlate import (
     correlate,
@@ -105,7 +105,10 @@ def _ingest_events(
         repeated = correlate(batch, items, names, new_keys)
         conclusions = aggregate(batch, items)
         hold_repairs(batch, conclusions.suspicions)
-        repeated += correlate_conclusions(batch, conclusions.events, names)
+        while conclusions.events:
+            repeated += correlate_conclusions(batch, conclusions.events, names)
+            conclusions = aggregate_conclusions(batch, conclusions.events)
+            hold_repairs(batch, conclusions.suspicions)
         silences.apply(batch)
         persist(batch)
         settled = settle_touched(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from incidents.triage import aggregation
 from incidents.triage.ingest import ingest
 from incidents.triage.sweep import sweep
 from tests.builders import NOW
-from tests.incidents.sites import NODES, TWO_OF_A_RACK, a_site, happen, nics, open_incidents
+from tests.incidents.sites import NODES, SPINES, TWO_OF_A_RACK, a_site, happen, nics, open_incidents
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 LEAF = "switch/leaf-02"
@@ -124,6 +125,30 @@ def test_a_spine_is_concluded_when_leafs_lose_their_links_to_it() -> None:
     happen("switch.port.down", [f"switch/leaf-{n:02}/port/Ethernet256" for n in (1, 2, 3, 4)])
 
     assert concluded() == [("switch.ports_lost", "switch/spine-01")]
+
+
+def told_by_spines(*leafs: int, spines: Sequence[str] = SPINES) -> list[str]:
+    """The spines' own ports that these leafs are cabled to."""
+    return [f"switch/{spine}/port/Ethernet{8 * (leaf - 1)}" for spine in spines for leaf in leafs]
+
+
+def test_a_leaf_is_concluded_when_its_spines_alone_speak() -> None:
+    happen("switch.port.down", told_by_spines(2))
+
+    assert concluded() == [("switch.ports_lost", LEAF)]
+    assert open_incidents() == [("switch.ports_lost", LEAF)]
+
+
+def test_no_leaf_is_concluded_while_a_spine_keeps_its_links_to_it() -> None:
+    happen("switch.port.down", told_by_spines(2, spines=SPINES[1:]))
+
+    assert concluded() == []
+
+
+def test_leafs_that_their_spines_alone_tell_of_are_one_incident_of_their_pod() -> None:
+    happen("switch.port.down", told_by_spines(1, 2, 3, 4))
+
+    assert open_incidents() == [("switch.leafs_lost", "pod/pod-a")]
 
 
 def test_a_storage_switch_is_concluded_when_one_path_of_each_node_goes() -> None:
@@ -461,14 +486,33 @@ def test_nodes_that_lose_their_power_together_make_no_leaf_lost() -> None:
     happen("switch.port.down", [port for node in range(1, 13) for port in ports_of(node)])
     swept(61 * SECOND)
 
-    assert set(open_incidents()) == {("node.links_lost", f"node/{name}") for name in NODES}
+    assert open_incidents() == [("facility.nodes_down", "site/nodes")]
+    assert {kind for kind, _ in concluded()} == {"node.links_lost", "facility.nodes_down"}
+
+
+def test_a_rack_that_loses_its_power_is_one_incident_before_slurm_misses_its_nodes() -> None:
+    happen("switch.port.down", [port for node in range(1, 5) for port in ports_of(node)])
+    swept(61 * SECOND)
+    assert open_incidents() == [("facility.nodes_down", "rack/r01")]
+
+    happen("target.unreachable", [f"node/{name}" for name in NODES[:4]], at=NOW + 2 * MINUTE)
+    happen("slurm.node_down", [f"node/{name}" for name in NODES[:4]], at=NOW + 6 * MINUTE)
+    assert open_incidents() == [("facility.nodes_down", "rack/r01")]
+
+
+def test_two_nodes_of_a_rack_that_stop_are_two_incidents() -> None:
+    happen("switch.port.down", [*ports_of(1), *ports_of(2)])
+    swept(61 * SECOND)
+
+    lost = [("node.links_lost", f"node/{name}") for name in NODES[:2]]
+    assert sorted(open_incidents()) == lost
 
 
 def test_most_nodes_that_say_their_links_are_down_make_no_leaf_lost() -> None:
     happen("nic.link.down", [nic for rail in range(4) for nic in nics(rail, NODES[:10])])
     swept(61 * SECOND)
 
-    assert {kind for kind, _ in concluded()} == {"node.links_lost"}
+    assert "switch.ports_lost" not in {kind for kind, _ in concluded()}
 
 
 def test_a_hosts_link_is_of_the_network_cards_class_whichever_end_tells_of_it() -> None:
