@@ -28,7 +28,7 @@ DETECTORS: tuple[Detector, ...] = (
 HANDED_IN: tuple[Detector, ...] = (SnmptrapDetector(),)
 
 
-def by_name(name: str) -> Detector:
+def get_by_name(name: str) -> Detector:
     """Raises KeyError naming the detectors that exist."""
     for detector in (*DETECTORS, *HANDED_IN):
         if detector.name == name:

@@ -56,7 +56,7 @@ def take_capture(directory: Path, shell: Shell, target: Target) -> int:
     compare."""
     rows, is_whole = catalog.load(), True
     for name in DETECTORS:
-        detector, now = registry.by_name(name), datetime.now(timezone.utc)
+        detector, now = registry.get_by_name(name), datetime.now(timezone.utc)
         try:
             reading = detector.collect(target, Transports(shell=shell), now)
         except DetectorError as error:

@@ -23,7 +23,7 @@ def main(words: Sequence[str]) -> int:
     options = _build_parser().parse_args(words)
     try:
         rows = catalog.load()
-        detector = registry.by_name(options.detector)
+        detector = registry.get_by_name(options.detector)
         seen = _read_reading(detector, options, rows)
     except (
         captures.CaptureError,

@@ -16,7 +16,7 @@ from detectors.catalog.rules import Opinion, ThresholdRule
 from detectors.faults import ClearRule, EventKind, FaultEvent, Observation, event_id, fingerprint
 
 
-def fault_types_of(metric: str, catalog: Catalog) -> tuple[str, ...]:
+def get_fault_types(metric: str, catalog: Catalog) -> tuple[str, ...]:
     """The fault types that a metric can raise or clear; none for a metric that is only recorded."""
     return tuple(dict.fromkeys(rule.type for rule in catalog.rules.get(metric, ())))
 
@@ -30,19 +30,19 @@ def classify(
     `active` holds the fingerprints of the faults that stand. A fault that stands is raised again by
     a faulty value; one that does not stand is not cleared again.
     """
-    for fault_type in fault_types_of(observation.metric, catalog):
+    for fault_type in get_fault_types(observation.metric, catalog):
         rules = [rule for rule in catalog.rules[observation.metric] if rule.type == fault_type]
         opinions = [rule.opinion(observation.value, observation.attributes) for rule in rules]
         faulty = [rule for rule, opinion in zip(rules, opinions) if opinion is Opinion.FAULTY]
         if faulty:
-            yield to_event(observation, worst(faulty, catalog), EventKind.RAISED, catalog)
+            yield build_event(observation, get_worst(faulty, catalog), EventKind.RAISED, catalog)
         elif all(opinion is Opinion.WELL for opinion in opinions):
-            event = cleared(observation, rules[0], active, catalog)
+            event = find_cleared(observation, rules[0], active, catalog)
             if event is not None:
                 yield event
 
 
-def cleared(
+def find_cleared(
     observation: Observation, rule: ThresholdRule, active: Container[str], catalog: Catalog
 ) -> Optional[FaultEvent]:
     """The end of a fault that stands; None where none stands, or where no poll may end its type."""
@@ -52,29 +52,29 @@ def cleared(
         return None
     if catalog[rule.type].clears not in (ClearRule.BY_POLL, ClearRule.BY_EVENT):
         return None
-    stands = fingerprint(observation.resource, rule.type, qualifier_of(observation)) in active
-    return to_event(observation, rule, EventKind.CLEARED, catalog) if stands else None
+    stands = fingerprint(observation.resource, rule.type, get_qualifier(observation)) in active
+    return build_event(observation, rule, EventKind.CLEARED, catalog) if stands else None
 
 
-def worst(rules: Iterable[ThresholdRule], catalog: Catalog) -> ThresholdRule:
+def get_worst(rules: Iterable[ThresholdRule], catalog: Catalog) -> ThresholdRule:
     """The rule that speaks: of the highest severity, its type's where it names none."""
     return max(rules, key=lambda rule: (rule.severity or catalog[rule.type].severity).rank)
 
 
-def qualifier_of(observation: Observation) -> str:
+def get_qualifier(observation: Observation) -> str:
     """What tells two faults of one type on one resource apart: the attribute `qualifier`, or the
     detector's name."""
     return observation.attributes.get("qualifier") or observation.attributes.get("detector", "")
 
 
-def to_event(
+def build_event(
     observation: Observation, rule: ThresholdRule, kind: EventKind, catalog: Catalog
 ) -> FaultEvent:
     fault_type = catalog[rule.type]
     severity, action = fault_type.severity, fault_type.action
     if kind is EventKind.RAISED:
         severity, action = rule.severity or severity, rule.action or action
-    qualifier = qualifier_of(observation)
+    qualifier = get_qualifier(observation)
     event = _make_event(observation, kind, fault_type, qualifier)
     attributes = dict(observation.attributes)
     return replace(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 from detectors.catalog.catalog import Catalog
 from detectors.catalog.rules import COUNTERS, Opinion, ThresholdRule, When
 from detectors.detector import Detector, Sample
-from detectors.evaluation.classify import cleared, to_event, worst
+from detectors.evaluation.classify import build_event, find_cleared, get_worst
 from detectors.faults import EventKind, FaultEvent, Observation, fingerprint
 
 # More rises than these within one rule's period are summed into the oldest.
@@ -195,7 +195,7 @@ def _make_event(
     catalog = polling_round.catalog
     faulty = [rule for rule, opinion in opinions if opinion is Opinion.FAULTY]
     if faulty:
-        event = to_event(seen, worst(faulty, catalog), EventKind.RAISED, catalog)
+        event = build_event(seen, get_worst(faulty, catalog), EventKind.RAISED, catalog)
         good_at = polling_round.last_good(faulty, seen)
         if good_at is None:
             return event
@@ -205,7 +205,7 @@ def _make_event(
         return replace(event, attributes=attributes)
     if any(opinion is Opinion.NONE for _, opinion in opinions):
         return None
-    return cleared(seen, opinions[0].rule, active, catalog)
+    return find_cleared(seen, opinions[0].rule, active, catalog)
 
 
 def _get_key(rule: ThresholdRule, seen: Observation) -> _RuleKey:

@@ -46,7 +46,7 @@ class BmcDetector(NothingToCompare):
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """ipmitool on the node, then Redfish where the inventory says where. Raises Unreachable for
         the node alone."""
-        outputs = dict(via.shell.run_all(target, self.name, ipmitool.commands()))
+        outputs = dict(via.shell.run_all(target, self.name, ipmitool.build_commands()))
         base = target.expected.urls.get("redfish", "")
         if base:
             outputs.update(redfish.collect(target, via, base))
@@ -78,9 +78,9 @@ def read(reading: Reading) -> Iterator[Observation]:
     for name, output in reading.outputs.items():
         kind = name.partition(".")[0]
         if kind == "sel":
-            yield from ipmitool.sel(reading, output)
+            yield from ipmitool.observe_sel(reading, output)
         elif kind == "sensors":
-            yield from ipmitool.sensors(reading, output)
+            yield from ipmitool.observe_sensors(reading, output)
         elif kind == "redfish":
             documents.append(output)
     yield from redfish.read(reading, documents)

@@ -84,7 +84,7 @@ class ConfigDetector(NothingToCompare):
         outputs = reading.outputs
         interfaces: Mapping[str, ConfiguredInterface] = {}
         if ADDRESSES in outputs:
-            interfaces = config_outputs.interfaces(outputs[ADDRESSES].stdout)
+            interfaces = config_outputs.parse_interfaces(outputs[ADDRESSES].stdout)
         complaint = _find_complaint(outputs, interfaces)
         yield reading.silent(complaint) if complaint else reading.answered()
         if HOSTNAME in outputs:
@@ -100,7 +100,9 @@ class ConfigDetector(NothingToCompare):
             yield from _observe_neighbours(reading, outputs[NEIGHBOURS])
         yield from _observe_probes(reading)
         if LLDP in outputs:
-            yield from _observe_far_ends(reading, config_outputs.far_ends(outputs[LLDP].stdout))
+            yield from _observe_far_ends(
+                reading, config_outputs.parse_far_ends(outputs[LLDP].stdout)
+            )
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         """An address whose hardware address goes from one to another and back again belongs to two
@@ -247,8 +249,8 @@ def _link_settings(reading: Reading) -> Iterator[Observation]:
     modes, fecs = {}, {}
     for nic in nics:
         link, fec = (_get_output(outputs, prefix + nic.netdev) for prefix in (_LINK, _FEC))
-        modes[nic.netdev] = config_outputs.autonegotiation(link)
-        fecs[nic.netdev] = config_outputs.active_fec(fec)
+        modes[nic.netdev] = config_outputs.parse_autonegotiation(link)
+        fecs[nic.netdev] = config_outputs.parse_active_fec(fec)
     up = [nic for nic in nics if modes[nic.netdev]]
     for metric, what, values in (
         ("config.nic_fec", "error correction", fecs),
@@ -284,7 +286,7 @@ def _parse_drivers(outputs: Mapping[str, Output]) -> dict[str, Driver]:
     found = {}
     for name, output in outputs.items():
         if name.startswith(_DRIVER) and output.status == 0:
-            driver = config_outputs.driver(output.stdout)
+            driver = config_outputs.parse_driver(output.stdout)
             if driver is not None:
                 found[name[len(_DRIVER) :]] = driver
     return found
@@ -334,7 +336,7 @@ def _observe_driver_versions(
 def _observe_neighbours(reading: Reading, output: Output) -> Iterator[Observation]:
     """The table for comparing with the next round, and addresses that two machines answer for right
     now."""
-    rows = config_outputs.neighbours(output.stdout)[:_MOST_NEIGHBOURS]
+    rows = config_outputs.parse_neighbours(output.stdout)[:_MOST_NEIGHBOURS]
     if not rows:
         return
     by_link: dict[tuple[str, str], set[str]] = {}

@@ -94,7 +94,7 @@ class DisksDetector(NothingToCompare):
                 yield from _observe_list(reading, output)
                 silent += [f"{name}: {output.complaint}"] if _is_unlisted(name, output) else []
                 continue
-            told = list(host_storage.smart(reading, output, name.partition(".")[2]))
+            told = list(host_storage.observe_smart(reading, output, name.partition(".")[2]))
             yield from told
             silent += [] if told else [f"{name}: {output.complaint}"]
         yield reading.silent("; ".join(silent[:8])) if silent else reading.answered()
@@ -112,7 +112,7 @@ def _observe_list(reading: Reading, output: Output) -> Iterator[Observation]:
         found = _NVME.match(path)
         if found is None:
             continue
-        resource = host_storage.part(reading, found[1])
+        resource = host_storage.build_part_path(reading, found[1])
         if found[2] == "state":
             sentence = f"the driver says that {found[1]} is {value.strip()}"
             yield reading.saw("disk.live", value.strip() in _LIVE, resource, text=sentence)

@@ -32,22 +32,22 @@ from detectors.node.outputs import (
 )
 
 _READERS: dict[str, Callable[[Reading, Output], Iterator[Observation]]] = {
-    "date": host_system.date,
-    "boot": host_system.boot,
-    "services": host_system.services,
-    "vmstat": host_system.vmstat,
-    "interrupts": host_system.interrupts,
-    "edac": host_system.edac,
-    "chrony": host_system.chrony,
-    "ntpq": host_system.ntpq,
-    "df": host_storage.room,
-    "mdstat": host_storage.mdstat,
-    "lustre": host_storage.lustre,
-    "smart": host_storage.smart,
+    "date": host_system.observe_date,
+    "boot": host_system.observe_boot,
+    "services": host_system.observe_services,
+    "vmstat": host_system.observe_vmstat,
+    "interrupts": host_system.observe_interrupts,
+    "edac": host_system.observe_edac,
+    "chrony": host_system.observe_chrony,
+    "ntpq": host_system.observe_ntpq,
+    "df": host_storage.observe_room,
+    "mdstat": host_storage.observe_mdstat,
+    "lustre": host_storage.observe_lustre,
+    "smart": host_storage.observe_smart,
     # What the detectors `bmc` and `disks` collect is understood here too, when a person hands it
     # in.
-    "sel": ipmitool.sel,
-    "sensors": ipmitool.sensors,
+    "sel": ipmitool.observe_sel,
+    "sensors": ipmitool.observe_sensors,
     "snapshot": host_inventory.read,
     "redfish": lambda reading, output: redfish.read(reading, [output]),
 }
@@ -120,9 +120,12 @@ class HostDetector(NothingToCompare):
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """One bundle, and a second where Lustre is mounted. Raises DetectorError: the node is out
         of reach, or busy."""
-        wanted = [*host_system.commands(target.expected.services), *host_storage.commands()]
+        wanted = [
+            *host_system.build_commands(target.expected.services),
+            *host_storage.build_commands(),
+        ]
         outputs = dict(via.shell.run_all(target, self.name, wanted))
-        further = host_storage.lustre_commands(outputs["mounts"])
+        further = host_storage.build_lustre_commands(outputs["mounts"])
         if further:
             outputs.update(via.shell.run_all(target, self.name, further))
         return Reading(self.name, target, now, outputs)
@@ -150,7 +153,7 @@ class HostDetector(NothingToCompare):
 
     def _observe_output(self, reading: Reading, name: str, output: Output) -> Iterator[Observation]:
         if name == "mounts":
-            return host_storage.mounts(reading, output, reading.outputs.get("fstab"))
+            return host_storage.observe_mounts(reading, output, reading.outputs.get("fstab"))
         read = _READERS.get(name)
         return read(reading, output) if read else iter(())
 

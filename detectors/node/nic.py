@@ -30,13 +30,13 @@ from detectors.node.outputs.nic_outputs import NAME, Settings
 from detectors.node.outputs.nic_ports import (
     RESERVED,
     NicPort,
+    build_net_command,
+    build_pci_command,
+    build_rdma_command,
     find_peers,
     is_all_known,
-    listed_interfaces,
-    net_command,
-    pci_command,
-    ports,
-    rdma_command,
+    list_interfaces,
+    list_ports,
 )
 
 _LIMIT = timedelta(seconds=10)
@@ -112,13 +112,13 @@ class NicDetector(NothingToCompare):
         ip = Command("ip", ("ip", "-j", "link"), _LIMIT)
         rdma = Command("rdma", ("rdma", "-j", "link"), _LIMIT)
         ibstat = Command("ibstat", ("ibstat",), _LIMIT)
-        first = [ip, net_command(), rdma, rdma_command(), pci_command(), ibstat]
+        first = [ip, build_net_command(), rdma, build_rdma_command(), build_pci_command(), ibstat]
         if is_all_known(target):
-            first += _list_ethtool_commands(listed_interfaces({}, target))
+            first += _list_ethtool_commands(list_interfaces({}, target))
             outputs = via.shell.run_all(target, self.name, first)
             return Reading(self.name, target, now, outputs)
         outputs = via.shell.run_all(target, self.name, first)
-        second = _list_ethtool_commands(listed_interfaces(outputs, target))
+        second = _list_ethtool_commands(list_interfaces(outputs, target))
         more = via.shell.run_all(target, self.name, second) if second else {}
         return Reading(self.name, target, now, {**outputs, **more})
 
@@ -137,14 +137,14 @@ class NicDetector(NothingToCompare):
         if head.startswith(b"driver: "):
             return _DRIVER + _UNNAMED
         if b"Link detected:" in text or head.startswith(b"Settings for "):
-            found = nic_outputs.settings(text)
+            found = nic_outputs.parse_settings(text)
             named = found.netdev if found is not None and NAME.fullmatch(found.netdev) else _UNNAMED
             return _SETTINGS + named
         return _STATISTICS + _UNNAMED
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         settings = _get_settings(reading)
-        found = ports(reading, extra=_list_named_interfaces(reading))
+        found = list_ports(reading, extra=_list_named_interfaces(reading))
         for port in found:
             peers = find_peers(port, found)
             about = link(port, settings.get(port.netdev), peers)
@@ -197,7 +197,7 @@ def _get_settings(reading: Reading) -> Mapping[str, Settings]:
     for name, output in reading.outputs.items():
         if not name.startswith(_SETTINGS):
             continue
-        settings = nic_outputs.settings(output.stdout)
+        settings = nic_outputs.parse_settings(output.stdout)
         if settings is not None:
             by_netdev[name[len(_SETTINGS) :]] = settings
     return by_netdev
@@ -271,9 +271,9 @@ def _get_gbps(port: NicPort, settings: Mapping[str, Settings]) -> Optional[float
 
 def _observe_counters(reading: Reading, port: NicPort) -> Iterator[Observation]:
     output = reading.outputs.get(_STATISTICS + port.netdev)
-    statistics = nic_outputs.statistics(output.stdout) if output is not None else {}
+    statistics = nic_outputs.parse_statistics(output.stdout) if output is not None else {}
     blocks = reading.outputs.get(_FEC + port.netdev)
-    correction = nic_outputs.correction(blocks.stdout) if blocks is not None else {}
+    correction = nic_outputs.parse_correction(blocks.stdout) if blocks is not None else {}
     carrier: dict[str, int] = {}
     for name, text in port.files.items():
         if name in CARRIER_FILES and text.isdecimal():
@@ -290,7 +290,7 @@ def _observe_counters(reading: Reading, port: NicPort) -> Iterator[Observation]:
 def _observe_identity(reading: Reading, port: NicPort) -> Iterator[Observation]:
     resource = port.resource(reading.target)
     output = reading.outputs.get(_DRIVER + port.netdev)
-    driver = nic_outputs.driver(output.stdout) if output is not None else {}
+    driver = nic_outputs.parse_driver(output.stdout) if output is not None else {}
     firmware, guid = "", ""
     if port.rdma is not None:
         firmware, guid = port.rdma.firmware, port.rdma.guid
@@ -354,24 +354,24 @@ def _evaluate_output(name: str, output: Output) -> tuple[str, bool]:
     """What is wrong with one output, and whether it tells anything."""
     program = name.partition(".")[0]
     if name == "ip":
-        is_read = output.status == 0 and nic_outputs.interfaces(output.stdout) is not None
+        is_read = output.status == 0 and nic_outputs.parse_interfaces(output.stdout) is not None
         return ("" if is_read else output.complaint), is_read
     if program == "ethtool":
-        is_read = nic_outputs.settings(output.stdout) is not None
+        is_read = nic_outputs.parse_settings(output.stdout) is not None
         return ("" if is_read or _is_gone(output) else output.complaint), is_read
     if program == "ethtool-S":
-        is_read = bool(nic_outputs.statistics(output.stdout))
+        is_read = bool(nic_outputs.parse_statistics(output.stdout))
         has_none = any(words in output.stderr for words in _NO_STATISTICS)
         is_fine = is_read or output.status == 1 or has_none
         return ("" if is_fine or _is_gone(output) else output.complaint), is_read
     if name == "ibstat":
         has_panicked = b"ibpanic" in output.stdout + output.stderr
         complaint = output.complaint if has_panicked or output.status is None else ""
-        return complaint, bool(nic_outputs.ibstat(output.stdout))
+        return complaint, bool(nic_outputs.parse_ibstat(output.stdout))
     if output.status is None:
         return output.complaint, False
     is_read = bool(output.stdout.strip())
-    if name == "rdma" and nic_outputs.rdma_links(output.stdout) is None:
+    if name == "rdma" and nic_outputs.parse_rdma_links(output.stdout) is None:
         is_read = False
     return "", is_read
 

@@ -24,7 +24,13 @@ from detectors.detector import (
     Transports,
 )
 from detectors.faults import Observation
-from detectors.node.outputs.nic_ports import FABRIC, NicPort, pci_command, ports, rdma_command
+from detectors.node.outputs.nic_ports import (
+    FABRIC,
+    NicPort,
+    build_pci_command,
+    build_rdma_command,
+    list_ports,
+)
 
 _COUNTERS = ("port_rcv_data", "port_xmit_data")
 _BYTES = ("rail.rx_bytes", "rail.tx_bytes")
@@ -82,14 +88,14 @@ class RailDetector(NothingToCompare):
         """Two searches of sysfs in one go; nothing that the cards' firmware has to answer."""
         counters = [f"counters/{name}" for name in (*_COUNTERS, *_LOST)]
         hw_counters = [f"hw_counters/{name}" for name in (*_SENT_AGAIN, "rx_icrc*")]
-        commands = [rdma_command(*_FILES, *counters, *hw_counters), pci_command(*_PCIE)]
+        commands = [build_rdma_command(*_FILES, *counters, *hw_counters), build_pci_command(*_PCIE)]
         return Reading(self.name, target, now, via.shell.run_all(target, self.name, commands))
 
     def sniff(self, text: bytes) -> str:
         return "infiniband"
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        rails = [port for port in ports(reading) if port.rdma is not None]
+        rails = [port for port in list_ports(reading) if port.rdma is not None]
         for port in rails:
             yield from _observe_port(reading, port)
         complaint = _find_complaint(reading, rails)
@@ -308,7 +314,7 @@ def evaluate_slow_rails(slow: Sequence[SlowRail], now: datetime) -> Iterator[Obs
             yield Observation(rail.resource, "rail.ratio_explained", value, now, attributes)
 
 
-def slow_rail(
+def find_slow_rail(
     observation: Observation, *, place: Optional[str], jobs: frozenset[str]
 ) -> Optional[SlowRail]:
     """Of a `rail.ratio` that stands; None for another observation."""

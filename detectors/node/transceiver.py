@@ -31,12 +31,12 @@ from detectors.node.outputs.nic_link import link
 from detectors.node.outputs.nic_outputs import NAME
 from detectors.node.outputs.nic_ports import (
     NicPort,
+    build_net_command,
+    build_pci_command,
     find_peers,
     is_all_known,
-    listed_interfaces,
-    net_command,
-    pci_command,
-    ports,
+    list_interfaces,
+    list_ports,
 )
 from detectors.node.outputs.optics import LANES, OpticalModule, OpticsLimits
 
@@ -99,21 +99,21 @@ class TransceiverDetector(NothingToCompare):
         the first lists."""
         first = [
             Command("ip", ("ip", "-j", "link"), _QUICK),
-            net_command(),
-            pci_command(),
+            build_net_command(),
+            build_pci_command(),
             _HAS_MLXLINK,
         ]
         if is_all_known(target):
             nics = [nic.device for nic in target.expected.nics]
-            first += _list_ethtool_commands(listed_interfaces({}, target), nics)
+            first += _list_ethtool_commands(list_interfaces({}, target), nics)
             outputs = via.shell.run_all(target, self.name, first)
             return Reading(self.name, target, now, outputs)
         outputs = via.shell.run_all(target, self.name, first)
         listed = Reading(self.name, target, now, outputs)
         devices: list[str] = []
         if not outputs[_HAS_MLXLINK.name].is_missing:
-            devices = [port.rdma.device for port in ports(listed) if port.rdma is not None]
-        second = _list_ethtool_commands(listed_interfaces(outputs, target), devices)
+            devices = [port.rdma.device for port in list_ports(listed) if port.rdma is not None]
+        second = _list_ethtool_commands(list_interfaces(outputs, target), devices)
         more = via.shell.run_all(target, self.name, second) if second else {}
         return Reading(self.name, target, now, {**outputs, **more})
 
@@ -181,9 +181,9 @@ def _is_for_mlxlink(device: str) -> bool:
 def _list_ports(reading: Reading) -> list[NicPort]:
     """Those that the node lists, or those of single outputs handed in."""
     if "ip" in reading.outputs:
-        return ports(reading)
+        return list_ports(reading)
     named = [name.partition(".")[2] for name in reading.outputs]
-    return ports(reading, extra=[name for name in named if name])
+    return list_ports(reading, extra=[name for name in named if name])
 
 
 def _parse_module(reading: Reading, port: NicPort) -> Optional[OpticalModule]:
@@ -191,8 +191,8 @@ def _parse_module(reading: Reading, port: NicPort) -> Optional[OpticalModule]:
     outputs = reading.outputs
     ethtool = outputs.get(_MODULE + port.netdev)
     mlxlink = outputs.get(_MLXLINK + rdma) or outputs.get(_MLXLINK + port.device)
-    by_ethtool = optics.ethtool_module(ethtool.stdout) if ethtool is not None else None
-    by_mlxlink = optics.mlxlink(mlxlink.stdout) if mlxlink is not None else None
+    by_ethtool = optics.parse_ethtool_module(ethtool.stdout) if ethtool is not None else None
+    by_mlxlink = optics.parse_mlxlink(mlxlink.stdout) if mlxlink is not None else None
     return optics.merge(by_ethtool, by_mlxlink)
 
 
@@ -316,10 +316,10 @@ def _list_complaints(reading: Reading) -> Iterator[str]:
     for name, output in reading.outputs.items():
         program = name.partition(".")[0]
         if program == "ip":
-            is_read = output.status == 0 and nic_outputs.interfaces(output.stdout) is not None
+            is_read = output.status == 0 and nic_outputs.parse_interfaces(output.stdout) is not None
             if not is_read:
                 yield f"ip: {output.complaint}"
-        elif program == "ethtool-m" and optics.ethtool_module(output.stdout) is None:
+        elif program == "ethtool-m" and optics.parse_ethtool_module(output.stdout) is None:
             if not any(words in output.stderr for words in _NO_MODULE):
                 reason = "it is not installed" if output.is_missing else output.complaint
                 yield f"ethtool -m: {reason}"
@@ -336,13 +336,13 @@ def _is_without_mlxlink(reading: Reading) -> bool:
 
 
 def _is_refused(output: Output) -> bool:
-    if output.is_missing or optics.mlxlink(output.stdout) is not None:
+    if output.is_missing or optics.parse_mlxlink(output.stdout) is not None:
         return False
     return output.status is None or b"sudo" in output.stderr
 
 
 def _has_output(output: Output) -> bool:
     return (
-        optics.ethtool_module(output.stdout) is not None
-        or optics.mlxlink(output.stdout) is not None
+        optics.parse_ethtool_module(output.stdout) is not None
+        or optics.parse_mlxlink(output.stdout) is not None
     )

@@ -67,15 +67,15 @@ class Drainer(Word):
     PERSON = "person"
 
 
-def cause(part: str) -> Optional[str]:
+def find_cause(part: str) -> Optional[str]:
     """Our word for a reason that Slurm itself writes, such as `kill_task_failed`; None for anyone
     else's."""
     return next((word for word, pattern in _BY_SLURM if pattern.fullmatch(part.strip())), None)
 
 
-def causes(reason: str) -> list[Optional[str]]:
+def list_causes(reason: str) -> list[Optional[str]]:
     """Of each part of a reason that Slurm appended to."""
-    return [cause(part) for part in reason.split(_JOIN) if part.strip()]
+    return [find_cause(part) for part in reason.split(_JOIN) if part.strip()]
 
 
 def is_slurms(reason: str, set_by: str, slurm_user: str = "slurm") -> bool:
@@ -86,7 +86,7 @@ def is_slurms(reason: str, set_by: str, slurm_user: str = "slurm") -> bool:
 
 def is_slurms_text(reason: str) -> bool:
     """Whether every part of it is one that Slurm's own daemons write, whoever set it."""
-    found = causes(reason)
+    found = list_causes(reason)
     return bool(found) and None not in found
 
 
@@ -107,7 +107,7 @@ def find_check(state: NodeState, checks: Sequence[CheckDrain]) -> Optional[Check
     return next((row for row in checks if row.fits(reason, state.reason_set_by)), None)
 
 
-def drainer(state: NodeState, slurm_user: str = "slurm") -> Drainer:
+def classify_drainer(state: NodeState, slurm_user: str = "slurm") -> Drainer:
     """Who took the node out. Whatever cannot be told for certain to be a machine's is a
     person's."""
     if not state.is_out or not state.reason:
@@ -141,7 +141,7 @@ def find_holder(state: NodeState, slurm_user: str = "slurm") -> str:
         return ""
     if state.is_failing:
         return state.reason_set_by or "a person"
-    by = drainer(state, slurm_user)
+    by = classify_drainer(state, slurm_user)
     if by is Drainer.PERSON:
         return state.reason_set_by or "a person"
     words = {Drainer.KINTSUGI: "Kintsugi", Drainer.TOOL: "a health check"}

@@ -54,7 +54,7 @@ class Excess:
     rate: float
 
 
-def excess(jobs: Iterable[EndedJob], since: Mapping[str, datetime]) -> dict[str, Excess]:
+def compute_excess(jobs: Iterable[EndedJob], since: Mapping[str, datetime]) -> dict[str, Excess]:
     """By node that ran something. `since`: what ended on a node before (its boot) is told of a
     machine that was."""
     latest: dict[tuple[str, tuple[str, str]], EndedJob] = {}
@@ -82,7 +82,7 @@ def _compute_excess(jobs: list[EndedJob], *, tried: int, failed: int, nodes: int
     failures = [job for job in jobs if job.is_failed]
     rate = (failed - len(failures) + 0.5) / (tried - len(jobs) + 1)
     users = {job.user for job in failures}
-    chance = tail(len(failures), len(jobs), rate) * nodes if len(users) > 1 else 1.0
+    chance = compute_tail(len(failures), len(jobs), rate) * nodes if len(users) > 1 else 1.0
     return Excess(round(_compute_surprise(chance), 3), len(failures), len(jobs), rate)
 
 
@@ -93,7 +93,7 @@ def _compute_surprise(chance: float) -> float:
     return _MOST if chance <= 10**-_MOST else -math.log10(chance)
 
 
-def tail(least: int, trials: int, chance: float) -> float:
+def compute_tail(least: int, trials: int, chance: float) -> float:
     """P(X >= least) of a binomial distribution. Sums from `least` on, in logarithms, so that
     nothing underflows."""
     if least <= 0 or chance >= 1:

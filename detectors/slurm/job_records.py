@@ -129,7 +129,7 @@ def parse_ended_jobs(text: str, *, between: str, cluster: str = "slurm") -> list
     return _parse(text, between, cluster, lambda job_id, tres, nodes: _count_all_gpus(tres))
 
 
-def checkpoint(comment: str) -> Optional[datetime]:
+def parse_checkpoint(comment: str) -> Optional[datetime]:
     """The time that a job's comment gives for its last checkpoint, UTC where it names no zone."""
     found = [match["at"] for match in _CHECKPOINT.finditer(comment)]
     if not found:
@@ -144,7 +144,7 @@ def _parse(text: str, between: str, cluster: str, count_gpus: CountGpus) -> list
     are left out."""
     records: list[JobRecord] = []
     places = 0
-    for cells in output.rows(text, between, _CELLS):
+    for cells in output.iterate_rows(text, between, _CELLS):
         record = _parse_row(cells, cluster, count_gpus)
         if record is None:
             continue
@@ -163,11 +163,11 @@ def _parse_row(cells: Sequence[str], cluster: str, count_gpus: CountGpus) -> Opt
     ended_at = None if state in RUNNING else _parse_moment(end)
     if started_at is None or (ended_at is None and state not in RUNNING):
         return None
-    nodes = tuple(output.hosts(hosts))
+    nodes = tuple(output.iterate_hosts(hosts))
     if not nodes or nodes == ("None assigned",):
         return None
     gpus = count_gpus(job_id, tres, len(nodes))
-    checkpoint_at = checkpoint(comment)
+    checkpoint_at = parse_checkpoint(comment)
     record = JobRecord(job_id[:64], state[:32], started_at, nodes, cluster=cluster)
     return replace(
         record,

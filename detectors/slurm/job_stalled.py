@@ -57,7 +57,7 @@ class JobStalledDetector(NothingToCompare):
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """Slurm's jobs by a command, the rest by the query API."""
-        outputs = via.shell.run_all(target, self.name, [queries.running_jobs(target)])
+        outputs = via.shell.run_all(target, self.name, [queries.build_running_jobs_query(target)])
         return Reading(self.name, target, now, {**outputs, **promql.ask(target, via, QUERIES)})
 
     def sniff(self, text: bytes) -> str:
@@ -74,11 +74,11 @@ class JobStalledDetector(NothingToCompare):
                 answer = answers[name] = promql.answer(reading.outputs[name])
                 complaints += [f"{name}: {words}" for words in answer.complaints]
         if asked is not None and asked.status != 0:
-            complaints.append(f"jobs: {queries.complaint(asked)}")
+            complaints.append(f"jobs: {queries.get_complaint(asked)}")
         if complaints:
             yield reading.silent("; ".join(complaints)[:300])
             return
-        jobs = [] if asked is None else output.jobs(asked.text)
+        jobs = [] if asked is None else output.parse_jobs(asked.text)
         gpus = _parse_gpus(reading, answers)
         traffic = _parse_traffic(reading, answers)
         limits = _get_limits(reading.target)

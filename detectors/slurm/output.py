@@ -130,7 +130,7 @@ class QueuedJob:
     gpus_per_node: int = 0
 
 
-def nodes(text: str) -> dict[str, NodeState]:
+def parse_nodes(text: str) -> dict[str, NodeState]:
     """`scontrol show node` run with TZ=UTC, by node name."""
     found = (
         _parse_node(block)
@@ -140,7 +140,7 @@ def nodes(text: str) -> dict[str, NodeState]:
     return {node.name: node for node in found if node.base}
 
 
-def config(text: str) -> dict[str, str]:
+def parse_config(text: str) -> dict[str, str]:
     """`scontrol show config`: `Key = value` lines; a value Slurm prints as (null) is empty."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {
@@ -148,7 +148,7 @@ def config(text: str) -> dict[str, str]:
     }
 
 
-def partitions(text: str) -> dict[str, tuple[str, ...]]:
+def parse_partitions(text: str) -> dict[str, tuple[str, ...]]:
     """`scontrol show partition`: the nodes of each."""
     found: dict[str, tuple[str, ...]] = {}
     for block in re.split(r"(?m)^(?=PartitionName=)", text):
@@ -156,28 +156,30 @@ def partitions(text: str) -> dict[str, tuple[str, ...]]:
             continue
         lines = [line.strip() for line in block.splitlines()]
         nodes = _get_word(lines, "Nodes")
-        found[_get_word(lines, "PartitionName")] = () if nodes == "(null)" else tuple(hosts(nodes))
+        found[_get_word(lines, "PartitionName")] = (
+            () if nodes == "(null)" else tuple(iterate_hosts(nodes))
+        )
     return found
 
 
-def jobs(text: str) -> list[QueuedJob]:
+def parse_jobs(text: str) -> list[QueuedJob]:
     """What `slurm_queries.running_jobs` prints, or `squeue --noheader --format=%A|%T|%u|%N|%b|%j`.
 
     Jobs past MOST_PLACES names of nodes are left out: no cluster has so many places for them.
     """
     found: list[QueuedJob] = []
     places = 0
-    for row in rows_of(text, 6):
-        nodes = tuple(hosts(row[3]))
+    for row in iterate_rows_of(text, 6):
+        nodes = tuple(iterate_hosts(row[3]))
         places += len(nodes)
         if places > MOST_PLACES:
             break
-        gpus = gpus_in(row[4])
+        gpus = count_gpus(row[4])
         found.append(QueuedJob(row[0].strip(), row[2], row[5], row[1], nodes, gpus))
     return found
 
 
-def rows(text: str, between: str, columns: int) -> Iterator[list[str]]:
+def iterate_rows(text: str, between: str, columns: int) -> Iterator[list[str]]:
     """Rows in which each cell ends with `between`, the last one too. All but the first may hold
     line feeds.
 
@@ -191,12 +193,12 @@ def rows(text: str, between: str, columns: int) -> Iterator[list[str]]:
         yield [cell.strip() for cell in (first, *cells[at + 1 : at + columns])]
 
 
-def secret_between() -> str:
+def create_separator() -> str:
     """What parts the cells of one answer."""
     return f"\x1f{secrets.token_hex(8)}"
 
 
-def rows_of(text: str, columns: int) -> Iterator[list[str]]:
+def iterate_rows_of(text: str, columns: int) -> Iterator[list[str]]:
     """Rows by the separator that follows the first cell, a number of Slurm's own: nobody else can
     have written it.
 
@@ -205,7 +207,7 @@ def rows_of(text: str, columns: int) -> Iterator[list[str]]:
     """
     found = _BETWEEN.match(text)
     if found:
-        yield from rows(text, found[1], columns)
+        yield from iterate_rows(text, found[1], columns)
         return
     for line in text.splitlines() if "\x1f" not in text else ():
         cells = line.split("|", columns - 1)
@@ -213,13 +215,13 @@ def rows_of(text: str, columns: int) -> Iterator[list[str]]:
             yield cells
 
 
-def gpus_in(text: str) -> int:
+def count_gpus(text: str) -> int:
     """What a job asks for on each node: `gres:gpu:h100:8`, `gres/gpu:8` or `N/A`."""
     found = re.search(r"\bgpu(?::[A-Za-z][\w.-]*)?[:=](\d{1,6})", text)
     return int(found[1]) if found else 0
 
 
-def hosts(text: str) -> Iterator[str]:
+def iterate_hosts(text: str) -> Iterator[str]:
     """Slurm's host list, `gn[001-003,007],mt001`, name by name; a name may go on behind its
     brackets."""
     return islice(_expand(text), _MOST_HOSTS)
@@ -262,7 +264,7 @@ def _expand_ranges(ranges: str) -> Iterator[str]:
                 yield f"{number:0{len(first)}d}"
 
 
-def state_words(text: str) -> tuple[str, frozenset[str]]:
+def parse_state(text: str) -> tuple[str, frozenset[str]]:
     """`IDLE+DRAIN+REBOOT_ISSUED`, `DOWN*` or `drained*` as base and flags."""
     base, *flags = text.strip().upper().split("+")
     found = {_SAME_FLAG.get(flag, flag) for flag in flags if flag}
@@ -274,7 +276,7 @@ def state_words(text: str) -> tuple[str, frozenset[str]]:
 
 def _parse_node(block: str) -> NodeState:
     lines = [line.strip() for line in block.splitlines()]
-    base, flags = state_words(_get_word(lines, "State"))
+    base, flags = parse_state(_get_word(lines, "State"))
     reason, user, changed_at = _parse_reason(lines)
     boot_time, gpus = (
         _parse_time(_get_word(lines, "BootTime")),

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any, Optional
 
 from detectors.slurm import output
-from detectors.slurm.output import NodeState, state_words
+from detectors.slurm.output import NodeState, parse_state
 
 # What sinfo prints in one word, long and short (sinfo(1), NODE STATE CODES), as base and flags.
 _WORDS: dict[str, tuple[str, frozenset[str]]] = {
@@ -69,7 +69,7 @@ class Listed:
 def parse_nodes(text: str) -> Listed:
     """Whatever form it is: `scontrol show node`, JSON, or a table of sinfo."""
     if "NodeName=" in text:
-        found = output.nodes(text)
+        found = output.parse_nodes(text)
         blocks = re.findall(r"(?m)^NodeName=", text)
         return Listed(found, max(0, len(blocks) - len(found)))
     start = text.find("{")
@@ -78,9 +78,9 @@ def parse_nodes(text: str) -> Listed:
     return _parse_table(text)
 
 
-def one_word(text: str) -> Optional[tuple[str, frozenset[str]]]:
+def parse_word(text: str) -> Optional[tuple[str, frozenset[str]]]:
     """`drained*`, `mix-`, `idle+drain` as base and flags; None for what is no state."""
-    word, flags = state_words(text)
+    word, flags = parse_state(text)
     if word not in _WORDS:
         return None
     base, implied_flags = _WORDS[word]
@@ -122,7 +122,7 @@ def _parse_node(row: dict[str, Any]) -> Optional[NodeState]:
     words = _get_state_words(row)
     if not isinstance(name, str) or not name or not words:
         return None
-    base, flags = state_words("+".join(words))
+    base, flags = parse_state("+".join(words))
     reason = str(row.get("reason") or "")
     user = str(row.get("reason_set_by_user") or "")
     changed_at = _parse_moment(row.get("reason_changed_at"))
@@ -198,8 +198,8 @@ def _parse_row(line: str, header: Optional[list[str]]) -> Iterator[Optional[Node
         is_fitting = abs(len(cells) - len(header)) <= 1
         values = dict(zip(header, cells)) if is_fitting else {}
     names = [values[key] for key in _NAMES if values.get(key)]
-    state = one_word(values.get("STATE", ""))
-    hosts = list(output.hosts(names[0])) if names and state else []
+    state = parse_word(values.get("STATE", ""))
+    hosts = list(output.iterate_hosts(names[0])) if names and state else []
     if state is None or not hosts or not all(map(_HOST.fullmatch, hosts[:4])):
         yield None
         return
@@ -225,15 +225,15 @@ def _is_row(line: str) -> bool:
     cells = line.split("|", 2)
     if len(cells) != 3:
         return False
-    return one_word(cells[1]) is not None or cells[0].endswith(_PADDING)
+    return parse_word(cells[1]) is not None or cells[0].endswith(_PADDING)
 
 
 def _parse_short(line: str) -> dict[str, str]:
     """`%N|%T|%u|%E`, as `slurm_queries` asks for, the reason being all that is left; or any row
     with a state in it."""
     name, *cells = [cell.strip() for cell in line.split("|")]
-    if len(cells) >= 3 and one_word(cells[0]):
+    if len(cells) >= 3 and parse_word(cells[0]):
         reason = line.split("|", 3)[3].strip()
         return {"NODELIST": name, "STATE": cells[0], "USER": cells[1], _LAST: reason}
-    states = [cell for cell in cells if one_word(cell)]
+    states = [cell for cell in cells if parse_word(cell)]
     return {"NODELIST": name, "STATE": states[0] if states else ""}

@@ -26,7 +26,7 @@ def is_slurm_site(target: Target) -> bool:
     return target.kind is TargetKind.SITE and target.name == SITE
 
 
-def nodes(target: Target) -> Command:
+def build_nodes_query(target: Target) -> Command:
     """All nodes with reasons and times. `scontrol show node` exists in every version and has every
     flag.
 
@@ -42,8 +42,8 @@ def nodes(target: Target) -> Command:
     return Command("nodes", (*_get_prefix(target), "scontrol", "--all", "show", "node"), _TIMEOUT)
 
 
-def running_jobs(target: Target) -> Command:
-    """As `detectors.slurm.output.jobs` reads them."""
+def build_running_jobs_query(target: Target) -> Command:
+    """As `detectors.slurm.output.parse_jobs` reads them."""
     form = _make_form("%A", "%T", "%u", "%N", "%b", "%j")
     argv = ("squeue", "--all", "--noheader", "--states=RUNNING", form)
     return Command("jobs", (*_get_prefix(target), *argv), _TIMEOUT)
@@ -66,7 +66,7 @@ JOB_TOTALS = (
 )
 
 
-def jobs(between: str) -> tuple[str, ...]:
+def build_jobs_command(between: str) -> tuple[str, ...]:
     """As `detectors.slurm.job_records.parse_listed_jobs` reads them, with JOB_TOTALS; each cell
     ends with `between`."""
     return (
@@ -77,11 +77,11 @@ def jobs(between: str) -> tuple[str, ...]:
 
 def _make_form(*columns: str, between: str = "") -> str:
     """Names hold what users like: what parts the cells is drawn anew (`slurm_output.rows_of`)."""
-    parts = between or slurm_output.secret_between()
+    parts = between or slurm_output.create_separator()
     return "--format=" + "".join(f"{column}{parts}" for column in columns)
 
 
-def job_accounts(hours: int, between: str) -> tuple[str, ...]:
+def build_accounts_command(hours: int, between: str) -> tuple[str, ...]:
     """Every start of a job that ended in the last hours, as
     `detectors.slurm.job_records.parse_ended_jobs` reads them."""
     return (
@@ -106,12 +106,12 @@ def has_no_accounts(output: Output) -> bool:
     return output.is_missing or b"accounting storage is disabled" in output.stderr + output.stdout
 
 
-def ended_jobs(target: Target, hours: int) -> Command:
+def build_ended_jobs_query(target: Target, hours: int) -> Command:
     """Jobs that ended in the last hours, from the accounting: as `detectors.slurm.slurm_jobs` reads
     them."""
     argv = (
         *("sacct", "--allusers", "--allocations", "--noheader", "--parsable"),
-        f"--delimiter={slurm_output.secret_between()}",
+        f"--delimiter={slurm_output.create_separator()}",
         f"--starttime=now-{hours}hours",
         "--endtime=now",
         "--state=COMPLETED,FAILED,NODE_FAIL,BOOT_FAIL",
@@ -120,7 +120,7 @@ def ended_jobs(target: Target, hours: int) -> Command:
     return Command("ended", (*_get_prefix(target), *argv), _ACCOUNTING_TIMEOUT)
 
 
-def lately_ended_jobs(target: Target) -> Command:
+def build_lately_ended_jobs_query(target: Target) -> Command:
     """What slurmctld itself still remembers (MinJobAge, 300 s by default), for sites without
     accounting."""
     form = _make_form("%A", "%T", "%e", "%u", "%N", "%j")
@@ -128,7 +128,7 @@ def lately_ended_jobs(target: Target) -> Command:
     return Command("lately", (*_get_prefix(target), *argv), _TIMEOUT)
 
 
-def complaint(output: Output) -> str:
+def get_complaint(output: Output) -> str:
     """Why there is no answer, for people, with what to do."""
     reason = output.complaint[:_LONGEST_COMPLAINT]
     if _NO_CONTROLLER in output.stderr + output.stdout:

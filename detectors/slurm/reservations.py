@@ -37,7 +37,7 @@ class Reservation:
         return _MAINTENANCE in self.flags
 
 
-def reservations(text: str) -> list[Reservation]:
+def parse_reservations(text: str) -> list[Reservation]:
     """Output of `SHOW`, run with TZ=UTC and SLURM_TIME_FORMAT=standard."""
     found = (_parse_reservation(block) for block in re.split(r"(?m)^ReservationName=", text)[1:])
     return [reservation for reservation in found if reservation is not None]
@@ -52,7 +52,7 @@ def _parse_reservation(block: str) -> Optional[Reservation]:
     if not name or "\n" in name or starts_at is None or ends_at is None:
         return None
     hosts = _get_word(block, "Nodes")
-    nodes = () if hosts in _NONE else tuple(output.hosts(hosts))
+    nodes = () if hosts in _NONE else tuple(output.iterate_hosts(hosts))
     flags = frozenset(flag for flag in _get_word(block, "Flags").split(",") if flag not in _NONE)
     return Reservation(name=name, nodes=nodes, flags=flags, starts_at=starts_at, ends_at=ends_at)
 

@@ -47,9 +47,9 @@ class SlurmJobsDetector(NothingToCompare):
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         questions = (
-            queries.nodes(target),
-            queries.ended_jobs(target, _HOURS),
-            queries.lately_ended_jobs(target),
+            queries.build_nodes_query(target),
+            queries.build_ended_jobs_query(target, _HOURS),
+            queries.build_lately_ended_jobs_query(target),
         )
         outputs = via.shell.run_all(target, self.name, questions)
         return Reading(self.name, target, now, outputs)
@@ -79,7 +79,7 @@ def _observe_answer(reading: Reading, nodes: Mapping[str, NodeState]) -> Observa
         if output is None or (output.status == 0 and is_needed):
             continue
         if name != "ended" or not queries.has_no_accounts(output):
-            return reading.silent(f"Slurm's {_CALLED[name]}: {queries.complaint(output)}")
+            return reading.silent(f"Slurm's {_CALLED[name]}: {queries.get_complaint(output)}")
     return reading.answered()
 
 
@@ -92,12 +92,12 @@ def jobs(text: bytes) -> list[tuple[EndedJob, str]]:
     """Rows of id, state, end, user, nodes and name, and each one's state."""
     found: list[tuple[EndedJob, str]] = []
     places = 0
-    for cells in slurm_output.rows_of(text.decode("utf-8", "replace"), 6):
+    for cells in slurm_output.iterate_rows_of(text.decode("utf-8", "replace"), 6):
         ended_at = _parse_moment(cells[2])
         words = cells[1].split(" ", 1) if ended_at is not None else []
         if ended_at is None or words[0] not in _FAILED | {"COMPLETED"}:
             continue
-        nodes = tuple(slurm_output.hosts(cells[4]))
+        nodes = tuple(slurm_output.iterate_hosts(cells[4]))
         places += len(nodes)
         if places > slurm_output.MOST_PLACES:
             break
@@ -159,7 +159,7 @@ def _observe_excess(
     reading: Reading, ended: Sequence[EndedJob], nodes: Mapping[str, NodeState]
 ) -> Iterator[Observation]:
     booted = {name: node.boot_time for name, node in nodes.items() if node.boot_time is not None}
-    found = failure_rate.excess(ended, booted)
+    found = failure_rate.compute_excess(ended, booted)
     for name in {**dict.fromkeys(nodes), **dict.fromkeys(found)}:
         one = found.get(name)
         if one is None:  # nothing has ended there since its boot: nothing speaks against it

@@ -53,7 +53,7 @@ class SlurmNodesDetector(NothingToCompare):
         return queries.is_slurm_site(target)
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
-        outputs = via.shell.run_all(target, self.name, [queries.nodes(target)])
+        outputs = via.shell.run_all(target, self.name, [queries.build_nodes_query(target)])
         return Reading(self.name, target, now, outputs)
 
     def sniff(self, text: bytes) -> str:
@@ -66,13 +66,19 @@ class SlurmNodesDetector(NothingToCompare):
         checks = catalog.load().drains
         for node in found.nodes.values():
             check = drain_reasons.find_check(node, checks)
-            by = Drainer.TOOL if check is not None else drain_reasons.drainer(node, slurm_user)
+            by = (
+                Drainer.TOOL
+                if check is not None
+                else drain_reasons.classify_drainer(node, slurm_user)
+            )
             yield from _observe_node(reading, node, by, is_explained=check is not None)
             yield from _observe_check(reading, node, by, check, checks)
         if output.status != 0:
-            yield reading.silent(f"Slurm's nodes: {queries.complaint(output)}")
+            yield reading.silent(f"Slurm's nodes: {queries.get_complaint(output)}")
         elif not found.nodes:
-            yield reading.silent(f"Slurm's nodes: {found.complaint or queries.complaint(output)}")
+            yield reading.silent(
+                f"Slurm's nodes: {found.complaint or queries.get_complaint(output)}"
+            )
         elif found.unread or not _is_whole(output.stdout):
             text = (
                 f"the answer is cut off or holds {found.unread} nodes that cannot be read;"
@@ -136,7 +142,7 @@ def _judge(
     is_responding = "NOT_RESPONDING" not in node.flags
     is_up = not (node.base in ("DOWN", "ERROR") and is_machines)
     is_drained = (node.is_draining and by is Drainer.SLURM) or "INVALID_REG" in node.flags
-    timed_out = "reboot_timed_out" in drain_reasons.causes(node.reason) and node.is_out
+    timed_out = "reboot_timed_out" in drain_reasons.list_causes(node.reason) and node.is_out
     return {
         "slurm.responding": None if unknown else is_responding,
         "slurm.up": None if unknown else is_up,

@@ -104,7 +104,9 @@ def _find_slow_rails(
 ) -> Iterator[rail.SlowRail]:
     for observation in observations:
         jobs = running.get(_get_node(observation), frozenset())
-        slow_rail = rail.slow_rail(observation, place=_find_leaf(observation.resource), jobs=jobs)
+        slow_rail = rail.find_slow_rail(
+            observation, place=_find_leaf(observation.resource), jobs=jobs
+        )
         if slow_rail is not None:
             yield slow_rail
 

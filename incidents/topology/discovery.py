@@ -52,17 +52,25 @@ def build_commands() -> tuple[Command, ...]:
     """The first round: everything that needs no name of an interface."""
     devices = "/sys/bus/pci/devices"
     gpus = Command("nvidia-smi", ("nvidia-smi", "-q", "-x"), _GPU_LIMIT)
-    rdma = nic_ports.rdma_command("gid_attrs/ndevs/0", "link_layer")
+    rdma = nic_ports.build_rdma_command("gid_attrs/ndevs/0", "link_layer")
     pci = files.reading("pci", devices, f"{devices}/*/vendor", f"{devices}/*/class", depth=2)
     links = Command("ip-link", ("ip", "-j", "-s", "link"), _LIMIT)
     # lldpd's socket is root's.
     lldp = Command("lldp", ("lldpctl", "-f", "json"), _LIMIT, as_root=True)
-    return (gpus, nic_ports.net_command(), rdma, nic_ports.pci_command(), pci, links, lldp)
+    return (
+        gpus,
+        nic_ports.build_net_command(),
+        rdma,
+        nic_ports.build_pci_command(),
+        pci,
+        links,
+        lldp,
+    )
 
 
 def build_further_commands(outputs: Mapping[str, Output]) -> tuple[Command, ...]:
     """The second round: the driver of each interface that is a PCI device."""
-    net = nic_outputs.net_files(_get_contents(outputs, "net"))
+    net = nic_outputs.parse_net_files(_get_contents(outputs, "net"))
     named = sorted(netdev for netdev, about in net.items() if about.get("pci"))
     return tuple(
         Command(f"ethtool-i.{netdev}", ("ethtool", "-i", netdev), _LIMIT) for netdev in named
@@ -133,7 +141,7 @@ def _get_contents(outputs: Mapping[str, Output], name: str) -> Mapping[str, str]
 def _parse_nics(target: Target, outputs: Mapping[str, Output]) -> tuple[NicPlace, ...]:
     """RDMA devices with their interfaces, then interfaces of PCI devices without one; as the
     inventory names them."""
-    net = nic_outputs.net_files(_get_contents(outputs, "net"))
+    net = nic_outputs.parse_net_files(_get_contents(outputs, "net"))
     rdma_contents = {
         **_get_contents(outputs, "infiniband"),
         **_get_contents(outputs, "infiniband-device"),
@@ -144,7 +152,7 @@ def _parse_nics(target: Target, outputs: Mapping[str, Output]) -> tuple[NicPlace
             by_pci[about["pci"]] = netdev
     nics: dict[str, NicPlace] = {}
     rdma_netdevs: set[str] = set()
-    for rdma in nic_outputs.rdma_files(rdma_contents):
+    for rdma in nic_outputs.parse_rdma_files(rdma_contents):
         netdev = rdma.netdev or by_pci.get(rdma.pci, "")
         rdma_netdevs.add(netdev)
         nics.setdefault(rdma.device, NicPlace(rdma.device, rdma.pci, netdev))
@@ -165,7 +173,7 @@ def _parse_macs(outputs: Mapping[str, Output]) -> dict[str, str]:
     """Hardware addresses by interface, of `ip link`."""
     if "ip-link" not in outputs:
         return {}
-    links = nic_outputs.interfaces(outputs["ip-link"].stdout) or {}
+    links = nic_outputs.parse_interfaces(outputs["ip-link"].stdout) or {}
     return {netdev: link.mac for netdev, link in links.items()}
 
 
@@ -184,7 +192,7 @@ def _parse_firmware(outputs: Mapping[str, Output]) -> dict[str, str]:
     for name, output in outputs.items():
         if not name.startswith(prefix):
             continue
-        text = nic_outputs.driver(output.stdout).get("firmware-version", "")
+        text = nic_outputs.parse_driver(output.stdout).get("firmware-version", "")
         version, _, _ = text.partition(" (")
         if version and version != "N/A":
             versions[name.removeprefix(prefix)] = version

@@ -85,7 +85,7 @@ def parse_detector_names(text: str) -> list[str]:
     """Raises KeyError for a detector that does not exist."""
     from detectors import registry  # noqa: PLC0415  (all detectors: only a list of them needs it)
 
-    return [registry.by_name(name).name for name in parse_words(text)]
+    return [registry.get_by_name(name).name for name in parse_words(text)]
 
 
 def parse_absolute_pattern(text: str) -> str:

@@ -79,7 +79,7 @@ def _leave_to_person(run: Run, ctx: Context) -> None:
 def _is_persons_drain_dropped(run: Run, ctx: Context) -> bool:
     """Whether Slurm has taken a person's drain away, since the boot that we had asked for has not
     come."""
-    says_so = drain_reasons.causes(ctx.state.reason)[-1:] == ["reboot_timed_out"]
+    says_so = drain_reasons.list_causes(ctx.state.reason)[-1:] == ["reboot_timed_out"]
     is_given_up = ctx.state.base == "DOWN" and says_so
     is_theirs = drain_reasons.strip_appended(ctx.state.reason) == run.facts.get(_PERSONS_WORDS)
     return is_given_up and is_theirs and not ctx.state.is_draining and not ctx.state.is_failing

@@ -185,7 +185,7 @@ def _is_asked_with_reason(ctx: Context) -> bool:
     written = ownership.load_written(ctx.facts)
     is_left = any(reason.startswith(row.reason) for row in written)
     # A resume keeps it from 23.11 to 25.11, and Slurm may have put its own in the place of ours.
-    is_left = is_left or drain_reasons.cause(reason) not in (None, "reboot")
+    is_left = is_left or drain_reasons.find_cause(reason) not in (None, "reboot")
     if not reason or is_left or reason == ctx.facts.get(_TOLD_UNDER):
         return False
     return bool(ctx.facts.get(ASKED_UNDER_DRAIN))

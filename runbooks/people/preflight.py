@@ -223,7 +223,7 @@ def _check_other_drains(config: Mapping[str, str], world: World) -> Check:
         if ownership.find_check(state) is not None:
             explained.append(state)
         else:
-            by_drainer.get(drain_reasons.drainer(state, slurm_user), []).append(state)
+            by_drainer.get(drain_reasons.classify_drainer(state, slurm_user), []).append(state)
     persons, tools = by_drainer[Drainer.PERSON], by_drainer[Drainer.TOOL]
     others = [*tools, *persons]
     if not others and not explained:

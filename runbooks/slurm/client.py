@@ -20,7 +20,7 @@ from detectors.detector import DetectorError, Output, Shell, Target
 from detectors.slurm import drain_reasons, job_records, queries
 from detectors.slurm import output as slurm_output
 from detectors.slurm.job_records import Accounts
-from detectors.slurm.reservations import SHOW, reservations
+from detectors.slurm.reservations import SHOW, parse_reservations
 from runbooks.slurm import answers, demands, node_comments, node_events
 from runbooks.slurm import jobs as slurm_jobs
 from runbooks.slurm.ownership import Written
@@ -72,13 +72,13 @@ class ScontrolReader:
         )
 
     def read_config(self) -> Mapping[str, str]:
-        return slurm_output.config(self._ask("scontrol", "show", "config"))
+        return slurm_output.parse_config(self._ask("scontrol", "show", "config"))
 
     def read_nodes(self, names: Sequence[str] = ()) -> dict[str, NodeState]:
         chosen = (",".join(_check_node_name(name) for name in names),) if names else ()
         output = self._run("scontrol", "--all", "show", "node", *chosen)
         text = output.stdout.decode(errors="replace")
-        found = slurm_output.nodes(text)
+        found = slurm_output.parse_nodes(text)
         unknown = [name for name in names if name not in found]
         if output.status != 0 and not (unknown and "not found" in text):
             raise answers.build_error(("scontrol", "show", "node"), output)
@@ -102,13 +102,15 @@ class ScontrolReader:
             return nodes, asked.result()
 
     def read_recent_jobs(self, lately: timedelta) -> RecentJobs:
-        between = slurm_output.secret_between()
-        listed = self._ask(*queries.jobs(between))
+        between = slurm_output.create_separator()
+        listed = self._ask(*queries.build_jobs_command(between))
         totals = self._run(*queries.JOB_TOTALS).stdout.decode(errors="replace")
         records = job_records.parse_listed_jobs(listed, totals, between=between)
         hours = math.ceil(lately / timedelta(hours=1))
         try:
-            output = self._run(*queries.job_accounts(hours, between), timeout=_ACCOUNTING_TIMEOUT)
+            output = self._run(
+                *queries.build_accounts_command(hours, between), timeout=_ACCOUNTING_TIMEOUT
+            )
         except SlurmError as error:
             return RecentJobs(records, Accounts.SILENT, str(error))
         if queries.has_no_accounts(output):
@@ -129,7 +131,7 @@ class ScontrolReader:
         return node_events.parse_events(output.stdout.decode(errors="replace"))
 
     def list_reservations(self) -> list[Reservation]:
-        return reservations(self._ask(*SHOW))
+        return parse_reservations(self._ask(*SHOW))
 
     def find_job(self, key: str) -> SlurmJob | None:
         name = _format_checked_name(key)
@@ -151,7 +153,7 @@ class ScontrolReader:
         return found[-1] if found else None
 
     def read_partitions(self) -> dict[str, tuple[str, ...]]:
-        return slurm_output.partitions(self._ask("scontrol", "--all", "show", "partition"))
+        return slurm_output.parse_partitions(self._ask("scontrol", "--all", "show", "partition"))
 
     def read_access(self) -> Access:
         """Root and SlurmUser may do all; others need the level Operator or Administrator in the
@@ -171,7 +173,7 @@ class ScontrolReader:
         return self._ask("id", "-un").strip()
 
     def _list_jobs(self, *options: str) -> list[SlurmJob]:
-        between = slurm_output.secret_between()
+        between = slurm_output.create_separator()
         return slurm_jobs.parse_squeue(
             self._ask(*slurm_jobs.build_squeue(between), *options), between
         )
@@ -373,12 +375,12 @@ class ScontrolWriter(ScontrolReader):
         if output.status != 0:
             raise answers.build_error(("scontrol", *argv), output)
         after = self._read_node_lists(job)
-        if set(after.excluded) != set(slurm_output.hosts(text)):
+        if set(after.excluded) != set(slurm_output.iterate_hosts(text)):
             raise answers.build_mismatch(f"job {job.named} excludes {after.text}", output)
         return True
 
     def _read_node_lists(self, job: SlurmJob) -> slurm_jobs.NodeLists:
-        between = slurm_output.secret_between()
+        between = slurm_output.create_separator()
         columns = f"--format=%n{between}%x{between}"
         text = self._ask("squeue", "--noheader", "--states=all", f"--jobs={job.named}", columns)
         return slurm_jobs.parse_node_lists(text, between)
@@ -555,7 +557,7 @@ class ScontrolWriter(ScontrolReader):
     def _find_job_by_id(self, job_id: str) -> SlurmJob | None:
         if not _JOB_ID.fullmatch(job_id):
             raise SlurmRefusal(f"{job_id}: no job id")
-        between = slurm_output.secret_between()
+        between = slurm_output.create_separator()
         argv = (*slurm_jobs.build_squeue(between), "--states=all", f"--jobs={job_id}")
         output = self._run(*argv)
         if output.status != 0 and b"Invalid job id" in output.stderr + output.stdout:

@@ -40,7 +40,7 @@ SACCT = (
 )
 _EXIT_CODE = re.compile(r"(\d{1,3}):(\d{1,3})")
 _WAIT_STATUS = re.compile(r"\d{1,6}")
-# One pair of brackets in a name, as `output.hosts` reads it.
+# One pair of brackets in a name, as `output.iterate_hosts` reads it.
 _BRACKETS = re.compile(r"(?:^|,)[^\[\],]*\[[0-9,-]*\][^\[\],]*(?=,|$)")
 # As many as one argument holds: 128 KiB (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
 _MOST_EXCLUDED = 8_000
@@ -116,7 +116,7 @@ def parse_squeue(text: str, between: str) -> list[SlurmJob]:
     places."""
     found: list[SlurmJob] = []
     places = 0
-    for cells in output.rows(text, between, len(_COLUMNS)):
+    for cells in output.iterate_rows(text, between, len(_COLUMNS)):
         job = _parse_squeue_row(cells)
         places += len(job.nodes)
         if places > output.MOST_PLACES:
@@ -146,7 +146,7 @@ class NodeLists:
 
 def parse_node_lists(text: str, between: str) -> NodeLists:
     """Of one job, `squeue --format=%n%x`."""
-    for wanted, excluded in output.rows(text, between, 2):
+    for wanted, excluded in output.iterate_rows(text, between, 2):
         written = "" if excluded == "(null)" else excluded
         return NodeLists(_parse_hosts(wanted), _parse_hosts(excluded), written)
     return NodeLists()
@@ -167,13 +167,13 @@ def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
     has_ended = has_begun and state not in _WORKS
     hosts = _parse_hosts(nodes)
     # What it was given is shown where AccountingStorageTRES names gres/gpu.
-    of_all_nodes = output.gpus_in(allocated) or output.gpus_in(per_job)
-    gpus_per_node = output.gpus_in(gpus) or of_all_nodes // max(1, len(hosts))
+    of_all_nodes = output.count_gpus(allocated) or output.count_gpus(per_job)
+    gpus_per_node = output.count_gpus(gpus) or of_all_nodes // max(1, len(hosts))
     started_at = _parse_time(started) if has_begun else None
     ends_at = _parse_time(ended) if has_begun else None
     ended_at = ends_at if has_ended else None
     exit_status = _parse_exit(status) if has_ended else None
-    checkpoint_at = job_records.checkpoint(comment)
+    checkpoint_at = job_records.parse_checkpoint(comment)
     return SlurmJob(
         job_id,
         user,
@@ -236,7 +236,7 @@ def has_agreement(comment: str) -> bool:
 
 
 def _parse_hosts(text: str) -> tuple[str, ...]:
-    return () if text in ("", "(null)", "None assigned") else tuple(output.hosts(text))
+    return () if text in ("", "(null)", "None assigned") else tuple(output.iterate_hosts(text))
 
 
 def _parse_time(text: str) -> datetime | None:

@@ -64,7 +64,7 @@ def _play(count: int) -> None:
     call_command("migrate", verbosity=0)
     text = "".join(_BLOCK.format(name=f"gn{number:05}") for number in range(count))
     began_s = time.perf_counter()
-    well = output.nodes(text)
+    well = output.parse_nodes(text)
     _say(f"{count:,} nodes, {len(text) / 1e6:.1f} MB of text")
     _report("reading the text", [(time.perf_counter() - began_s) * 1_000], 0)
     looks = _Looks()

@@ -295,7 +295,7 @@ def _scale(scratch: Path) -> None:
         Node.objects.bulk_create(
             [Node(name=f"n{number:05}") for number in range(size)], batch_size=1000
         )
-        poller = _Poller(Transports(_OneAnswer()), [registry.by_name(name) for name in SCALED])
+        poller = _Poller(Transports(_OneAnswer()), [registry.get_by_name(name) for name in SCALED])
         poller.minute()
         cpu, _ = poller.minute()
         costs.append(cpu / size * 1000)

@@ -62,7 +62,7 @@ def _facts(text: str) -> dict[str, str]:
 
 
 def seen(shared: Path, row: Row) -> captures.CaptureReading:
-    detector = registry.by_name(DETECTOR_OF[row.kind])
+    detector = registry.get_by_name(DETECTOR_OF[row.kind])
     reading = captures.read_file(
         shared / "outputs" / row.path, detector, Target("gn001", "127.0.0.1"), NOW
     )

@@ -69,7 +69,7 @@ def told(detector: Detector, text: bytes) -> tuple[list[Observation], list[Fault
 def each(shared: Path) -> Iterator[tuple[dict[str, str], list[Observation], list[FaultEvent]]]:
     for row in index(shared):
         text = (shared / "outputs" / row["path"]).read_bytes()
-        yield row, *told(registry.by_name("bmc"), text)
+        yield row, *told(registry.get_by_name("bmc"), text)
 
 
 def test_faulty_captures_give_a_fault_and_healthy_ones_none(shared: Path) -> None:
@@ -97,7 +97,8 @@ def test_where_the_text_does_not_say_how_the_part_is_nothing_is_said_to_be_well(
     shared: Path,
 ) -> None:
     _, events = told(
-        registry.by_name("bmc"), (shared / "outputs" / "ipmi" / next(iter(WHY_NOT))).read_bytes()
+        registry.get_by_name("bmc"),
+        (shared / "outputs" / "ipmi" / next(iter(WHY_NOT))).read_bytes(),
     )
     assert [event.fault_type for event in events] == ["detector.silent"]
 
@@ -121,7 +122,7 @@ def test_where_the_text_does_not_say_how_the_part_is_nothing_is_said_to_be_well(
 def test_words_of_ipmitool_are_the_faults_that_they_name(
     shared: Path, name: str, expected: set[str]
 ) -> None:
-    _, events = told(registry.by_name("bmc"), (shared / "outputs" / "ipmi" / name).read_bytes())
+    _, events = told(registry.get_by_name("bmc"), (shared / "outputs" / "ipmi" / name).read_bytes())
     assert {event.fault_type for event in events} == expected
 
 
@@ -160,7 +161,7 @@ def test_the_host_detector_reads_the_same_files_as_the_board_detector(shared: Pa
     for row in index(shared):
         text = (shared / "outputs" / row["path"]).read_bytes()
         by_board, by_host = (
-            {(e.fault_type, e.qualifier) for e in told(registry.by_name(name), text)[1]}
+            {(e.fault_type, e.qualifier) for e in told(registry.get_by_name(name), text)[1]}
             - {("detector.silent", name)}
             for name in ("bmc", "host")
         )
@@ -171,7 +172,9 @@ def test_snapshots_of_other_tools_show_what_they_can_show_alone(shared: Path) ->
     wrong, read = [], [row for row in rows(shared) if row["kind"] == SNAPSHOTS]
     for row in read:
         name = row["path"].rpartition("/")[2]
-        _, events = told(registry.by_name("host"), (shared / "outputs" / row["path"]).read_bytes())
+        _, events = told(
+            registry.get_by_name("host"), (shared / "outputs" / row["path"]).read_bytes()
+        )
         found = {event.fault_type for event in events} - {"detector.silent"}
         if bool(found) is not (row["health"] == "faulty" and name not in SNAPSHOTS_WHY_NOT):
             wrong.append(f"{name}: {row['health']} ({row['wrong']}), found {sorted(found)}")
@@ -182,7 +185,7 @@ def test_snapshots_of_other_tools_show_what_they_can_show_alone(shared: Path) ->
 @pytest.mark.parametrize("name", ["host", "bmc", "disks", "node_log"])
 def test_no_capture_of_any_kind_breaks_a_parser(shared: Path, name: str) -> None:
     """Also of kinds that are not its own: a file is handed in under the wrong name."""
-    detector = registry.by_name(name)
+    detector = registry.get_by_name(name)
     files = sorted(path for path in (shared / "outputs").rglob("*") if path.is_file())
     assert len(files) > 700
     for path in files:

@@ -59,7 +59,8 @@ class Capture:
     @property
     def detector(self) -> Detector:
         of_module = (
-            self.kind == "mlxlink" or optics.ethtool_module(self.path.read_bytes()) is not None
+            self.kind == "mlxlink"
+            or optics.parse_ethtool_module(self.path.read_bytes()) is not None
         )
         return TransceiverDetector() if of_module else NicDetector()
 
@@ -104,13 +105,13 @@ def test_no_capture_breaks_any_parser_of_network_cards(found: list[Capture]) -> 
     for capture in found:
         text = capture.path.read_bytes()
         for name in ("nic", "transceiver", "rail"):
-            detector = registry.by_name(name)
+            detector = registry.get_by_name(name)
             reading = captures.read_file(capture.path, detector, Target("gn001", ""), NOW)
             list(detector.parse(reading))
             for cut in range(0, len(text), max(len(text) // 20, 1)):
                 detector.sniff(text[:cut])
-                nic_outputs.settings(text[:cut])
-                optics.ethtool_module(text[:cut])
+                nic_outputs.parse_settings(text[:cut])
+                optics.parse_ethtool_module(text[:cut])
 
 
 def test_no_healthy_file_gives_a_fault(found: list[Capture]) -> None:
@@ -132,7 +133,7 @@ def test_every_faulty_file_gives_a_fault_but_for_those_that_the_index_has_wrong(
 
 def test_light_is_read_as_the_index_has_it(found: list[Capture]) -> None:
     for capture in found:
-        module = optics.ethtool_module(capture.path.read_bytes())
+        module = optics.parse_ethtool_module(capture.path.read_bytes())
         for what in ("rx_power_dbm", "tx_power_dbm"):
             if what in capture.facts:
                 assert module is not None, capture.name
@@ -142,7 +143,7 @@ def test_light_is_read_as_the_index_has_it(found: list[Capture]) -> None:
 
 def test_links_and_speeds_are_read_as_the_index_has_them(found: list[Capture]) -> None:
     for capture in found:
-        said = nic_outputs.settings(capture.path.read_bytes())
+        said = nic_outputs.parse_settings(capture.path.read_bytes())
         if "speed" in capture.facts:
             assert said is not None, capture.name
             assert said.has_link is capture.facts["link"].startswith("yes"), capture.name
@@ -162,7 +163,7 @@ def test_mlxlink_is_read_as_the_index_has_it(found: list[Capture]) -> None:
 
 def test_counters_are_read_as_the_index_has_them(found: list[Capture]) -> None:
     for capture in found:
-        counters = nic_outputs.statistics(capture.path.read_bytes())
+        counters = nic_outputs.parse_statistics(capture.path.read_bytes())
         for fact in filter(None, capture.facts.get("nonzero_err", "").split(",")):
             name, _, value = fact.partition("=")
             assert counters[name] == int(value), capture.name
@@ -172,7 +173,7 @@ def test_infiniband_ports_are_read_as_the_index_has_them(found: list[Capture]) -
     for capture in found:
         if "ports_not_active" not in capture.facts:
             continue
-        ports = nic_outputs.ibstat(capture.path.read_bytes())
+        ports = nic_outputs.parse_ibstat(capture.path.read_bytes())
         lame = [port for port in ports if not port.is_active]
         told = capture.facts["ports_not_active"]
         wanted = [] if told == "none" else [each.partition(":")[0] for each in told.split(",")]
@@ -186,7 +187,7 @@ def test_infiniband_ports_are_read_as_the_index_has_them(found: list[Capture]) -
 def test_interfaces_are_read_as_the_index_has_them(found: list[Capture]) -> None:
     for capture in found:
         if capture.kind == "ip_link_json":
-            links = nic_outputs.interfaces(capture.path.read_bytes())
+            links = nic_outputs.parse_interfaces(capture.path.read_bytes())
             assert links is not None, capture.name
             assert (
                 f"UP={sum(link.is_up for link in links.values())}" == capture.facts["operstate"]
@@ -196,7 +197,7 @@ def test_interfaces_are_read_as_the_index_has_them(found: list[Capture]) -> None
 def test_rdma_links_are_read_as_the_index_has_them(found: list[Capture]) -> None:
     for capture in found:
         if capture.kind == "rdma_link":
-            links = nic_outputs.rdma_links(capture.path.read_bytes())
+            links = nic_outputs.parse_rdma_links(capture.path.read_bytes())
             assert links is not None, capture.name
             down = sum(not link.is_active for link in links)
             assert (str(len(links)), str(down)) == (
@@ -207,7 +208,7 @@ def test_rdma_links_are_read_as_the_index_has_them(found: list[Capture]) -> None
 
 def test_with_an_inventory_the_three_ports_that_are_down_have_failed(found: list[Capture]) -> None:
     capture = named(found, "h100.some.down.0")
-    devices = [port.device for port in nic_outputs.ibstat(capture.path.read_bytes())]
+    devices = [port.device for port in nic_outputs.parse_ibstat(capture.path.read_bytes())]
     inventory = Expected(nics=tuple(ExpectedNic(device, role="fabric") for device in devices))
     links = [fault for fault in capture.faults(inventory) if fault.startswith("nic.link.down")]
     assert links == [f"nic.link.down {device}" for device in ("mlx5_2", "mlx5_7", "mlx5_8")]
@@ -233,7 +234,7 @@ def test_interfaces_in_collections_of_whole_machines_are_read(shared: Path) -> N
     states: dict[str, dict[str, bool]] = {}
     for path in sorted((shared / "outputs" / "host_inventory_json").glob("*eth_learn*.json")):
         rows = json.loads(path.read_text())["intf_status"]
-        links = nic_outputs.interfaces(json.dumps(rows).encode()) or {}
+        links = nic_outputs.parse_interfaces(json.dumps(rows).encode()) or {}
         states[path.stem.removeprefix("gcm__")] = {
             name: link.is_up for name, link in links.items() if name != "lo"
         }

@@ -101,10 +101,10 @@ def test_no_capture_breaks_the_parsers(shared: Path) -> None:
     assert len(captured) > 50
     for path in captured:
         text = path.read_bytes().decode(errors="replace")
-        output.nodes(text)
-        output.jobs(text)
-        output.config(text)
-        list(output.hosts(text[:2000]))
+        output.parse_nodes(text)
+        output.parse_jobs(text)
+        output.parse_config(text)
+        list(output.iterate_hosts(text[:2000]))
         slurm_jobs.jobs(path.read_bytes())
         for detector in (NODES, SlurmJobsDetector(), JobStalledDetector()):
             list(detector.parse(captures.read_file(path, detector, SITE, NOW)))
@@ -115,7 +115,7 @@ def test_configuration_of_a_real_slurm_is_read(shared: Path) -> None:
         path.read_text(errors="replace") for path in (shared / FOLDER).glob("*config-output.txt")
     ]
     for text in texts:
-        values = output.config(text)
+        values = output.parse_config(text)
         assert {"ClusterName", "RebootProgram", "ResumeTimeout"} & set(
             values
         ) or "PartitionName" in text
@@ -127,7 +127,7 @@ def test_the_states_of_the_index_are_found_or_shown_wrong(shared: Path) -> None:
         facts = dict(fact.partition("=")[::2] for fact in row["facts"].split(";") if fact)
         if "states" in facts:
             pairs = (item.rpartition("=") for item in facts["states"].split(","))
-            wanted = Counter({output.state_words(state): int(count) for state, _, count in pairs})
+            wanted = Counter({output.parse_state(state): int(count) for state, _, count in pairs})
             nodes = output_formats.parse_nodes(text_of(shared, row)).nodes.values()
             if Counter((node.base, node.flags) for node in nodes) != wanted:
                 misses[row["name"]] = str(wanted)

@@ -59,7 +59,7 @@ def files(shared: Path) -> list[Real]:
         for row in csv.DictReader(index, delimiter="\t", quoting=csv.QUOTE_NONE):
             if row["kind"] not in KINDS:
                 continue
-            detector = registry.by_name(KINDS[row["kind"]])
+            detector = registry.get_by_name(KINDS[row["kind"]])
             path = shared / "outputs" / row["path"]
             reading = captures.read_file(path, detector, Target("-", "", kind=detector.kind), NOW)
             seen = list(detector.parse(reading))

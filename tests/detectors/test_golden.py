@@ -24,7 +24,7 @@ TAKEN_AT = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 
 
 def told(case: Path) -> dict[str, Any]:
-    detector = registry.by_name(case.parent.name)
+    detector = registry.get_by_name(case.parent.name)
     return captures.to_json(captures.read_capture(detector, case, catalog.load(), TAKEN_AT))
 
 

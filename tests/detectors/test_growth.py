@@ -112,7 +112,7 @@ WORKING_OUT = {
     "detectors/catalog/line_patterns.py": None,
     "detectors/logs/matcher.py": None,
     "detectors/logs/unread_words.py": None,
-    "detectors/slurm/reservations.py": reservations.reservations,
+    "detectors/slurm/reservations.py": reservations.parse_reservations,
     "detectors/transports/bundle.py": lambda text: bundle.taken_apart(
         [Command("one", ("true",))], "nonce", text.encode(), text.encode()
     ),

@@ -70,7 +70,7 @@ def _parse_json(stdout: bytes) -> Any:
         return None
 
 
-def interfaces(stdout: bytes) -> dict[str, ConfiguredInterface]:
+def parse_interfaces(stdout: bytes) -> dict[str, ConfiguredInterface]:
     """`ip -j addr`, or the text of `ip addr` and `ip link`."""
     rows = _parse_json(stdout)
     if not isinstance(rows, list) or not any(isinstance(row, dict) for row in rows):
@@ -112,7 +112,7 @@ def _parse_text(text: str) -> dict[str, ConfiguredInterface]:
     return found
 
 
-def neighbours(stdout: bytes) -> list[LldpNeighbour]:
+def parse_neighbours(stdout: bytes) -> list[LldpNeighbour]:
     """`ip -j neigh`: those that have answered."""
     found = []
     for row in _list(_parse_json(stdout)):
@@ -124,7 +124,7 @@ def neighbours(stdout: bytes) -> list[LldpNeighbour]:
     return found
 
 
-def driver(stdout: bytes) -> Optional[Driver]:
+def parse_driver(stdout: bytes) -> Optional[Driver]:
     """`ethtool -i`; None for anything else."""
     lines = (line.partition(": ") for line in stdout.decode("utf-8", "replace").splitlines())
     values = {name.strip(): value.strip() for name, colon, value in lines if colon}
@@ -143,20 +143,20 @@ _AUTONEG = re.compile(rb"^[ \t]*Auto-negotiation:[ \t]*(on|off)", re.MULTILINE)
 _IS_UP = re.compile(rb"^[ \t]*Link detected:[ \t]*yes", re.MULTILINE)
 
 
-def active_fec(stdout: bytes) -> str:
+def parse_active_fec(stdout: bytes) -> str:
     """`ethtool --show-fec`: what the link runs with, in lower case; empty where it does not say."""
     found = _ACTIVE_FEC.search(stdout)
     return found[1].decode().lower() if found is not None else ""
 
 
-def autonegotiation(stdout: bytes) -> str:
+def parse_autonegotiation(stdout: bytes) -> str:
     """`ethtool`: on or off, of a link that is up; a link that is down says nothing of its
     setting."""
     found = _AUTONEG.search(stdout)
     return found[1].decode() if found is not None and _IS_UP.search(stdout) else ""
 
 
-def far_ends(stdout: bytes) -> dict[str, FarEnd]:
+def parse_far_ends(stdout: bytes) -> dict[str, FarEnd]:
     """`lldpctl -f json`: by interface. A single interface is an object, several are a list of
     objects."""
     whole = _parse_json(stdout)

@@ -57,13 +57,13 @@ _WARNINGS = (
 )
 
 
-def commands() -> list[Command]:
+def build_commands() -> list[Command]:
     selected = tuple(word for kind in LOCAL_TYPES for word in ("-t", kind))
     df = ("df", "-l", "--output=source,fstype,pcent,ipcent,target", *selected)
     return [_MOUNTS, _FSTAB, Command("df", df, _LONG), _MDSTAT]
 
 
-def lustre_commands(mounted: Output) -> list[Command]:
+def build_lustre_commands(mounted: Output) -> list[Command]:
     """Where Lustre is mounted: what its client knows of its servers. It needs root, so others are
     not asked for it."""
     kinds = {kind for _, kind, _ in _parse_table(mounted.text).values()}
@@ -73,12 +73,12 @@ def lustre_commands(mounted: Output) -> list[Command]:
     return [Command("lustre", argv, _LONG, as_root=True)]
 
 
-def part(reading: Reading, device: str) -> str:
+def build_part_path(reading: Reading, device: str) -> str:
     """`node/<host>/storage/<device>`: as log lines name it (detectors/logs/signatures.py)."""
     return f"{resources.node(reading.target.name)}/storage/{device or resources.UNKNOWN_HOST}"
 
 
-def mounts(
+def observe_mounts(
     reading: Reading, output: Output, fstab: Optional[Output] = None
 ) -> Iterator[Observation]:
     """What is mounted against what should be, and local file systems that fell back to
@@ -99,7 +99,7 @@ def mounts(
             is_writable = "ro" not in options
             mode = "read-write" if is_writable else "read-only"
             sentence = f"{path} ({source}, {kind}) is mounted {mode}"
-            resource = part(reading, source.rpartition("/")[2])
+            resource = build_part_path(reading, source.rpartition("/")[2])
             yield reading.saw("filesystem.writable", is_writable, resource, text=sentence)
 
 
@@ -132,7 +132,7 @@ def _parse_writable_mounts(text: str) -> set[str]:
     return found
 
 
-def room(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_room(reading: Reading, output: Output) -> Iterator[Observation]:
     """`df`: percent of the blocks, and of the inodes, that are in use."""
     for line in output.text.splitlines()[1:]:
         found = _DF.match(line.rstrip())
@@ -144,7 +144,7 @@ def room(reading: Reading, output: Output) -> Iterator[Observation]:
         device = source.rpartition("/")[2]
         if not source.startswith("/dev/"):
             device = f"{device}:{mount}"
-        resource = part(reading, device)
+        resource = build_part_path(reading, device)
         prefix = f"{mount} ({source}, {kind}) uses"
         used, inodes = _parse_percent(found["used"]), _parse_percent(found["inodes"])
         if used is not None:
@@ -160,12 +160,12 @@ def _parse_percent(text: str) -> Optional[int]:
     return None if text == "-" else int(text[:-1])
 
 
-def mdstat(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_mdstat(reading: Reading, output: Output) -> Iterator[Observation]:
     """Linux software RAID: members missing, arrays that were not started. Arrays without redundancy
     have no map."""
     for first, lines in _list_arrays(output.text):
         name, state = first["name"], first["state"]
-        resource = part(reading, name)
+        resource = build_part_path(reading, name)
         yield reading.saw("raid.state", state, resource)
         if state == "active":
             yield reading.saw("raid.started", True, resource, text=f"{name} is active")
@@ -211,7 +211,7 @@ def _list_arrays(text: str) -> Iterator[tuple[re.Match[str], str]]:
             lines.append(line)
 
 
-def lustre(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_lustre(reading: Reading, output: Output) -> Iterator[Observation]:
     """Each import of the client: FULL is well, IDLE is rest. Reading it asks no server."""
     blocks = re.split(r"^import:", output.text, flags=re.MULTILINE)
     for block in blocks[1:]:
@@ -223,21 +223,21 @@ def lustre(reading: Reading, output: Output) -> Iterator[Observation]:
         name = target[: -len("_UUID")] if target.endswith("_UUID") else target
         server = values.get("current_connection", "").strip('"') or "its server"
         sentence = f"the connection to {name} at {server} is {state}"
-        resource = part(reading, name)
+        resource = build_part_path(reading, name)
         is_evicted = state == "EVICTED"
         is_connected = is_evicted or state in _WELL_IMPORTS
         yield reading.saw("lustre.connected", is_connected, resource, text=sentence)
         yield reading.saw("lustre.evicted", is_evicted, resource, text=sentence)
 
 
-def smart(reading: Reading, output: Output, device: str = "") -> Iterator[Observation]:
+def observe_smart(reading: Reading, output: Output, device: str = "") -> Iterator[Observation]:
     """`nvme smart-log -o json` or `smartctl -j`; nothing for what is neither, or for a disk that
     did not answer."""
     document = parse_document(output.stdout)
     if document is None:
         return
     name = device or _get_device_name(document)
-    resource = part(reading, re.sub(r"^(nvme\d+)n\d+$", r"\1", name))
+    resource = build_part_path(reading, re.sub(r"^(nvme\d+)n\d+$", r"\1", name))
     for key, metric in _DISK_FACTS:
         if isinstance(document.get(key), str):
             yield reading.saw(metric, document[key], resource)

@@ -61,18 +61,18 @@ _TIME_SERVICES = (
 )
 
 
-def commands(services: tuple[str, ...]) -> list[Command]:
+def build_commands(services: tuple[str, ...]) -> list[Command]:
     """`date` first: what it says is compared with our own clock before the round began."""
     units = services or USUAL_SERVICES
     show = ("systemctl", "show", "--no-pager", f"--property={_SHOWN}", "--", *units)
     return [*_DATE_AND_BOOT, Command("services", show, _SHORT), *_COUNTERS, *_TIME_SERVICES]
 
 
-def text(output: Output) -> str:
+def decode_text(output: Output) -> str:
     return output.stdout.decode("utf-8", "replace")
 
 
-def date(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_date(reading: Reading, output: Output) -> Iterator[Observation]:
     """The node's clock against ours. Connecting takes time, so up to some seconds mean nothing."""
     try:
         theirs = float(output.stdout.strip()[:40])
@@ -89,9 +89,9 @@ def date(reading: Reading, output: Output) -> Iterator[Observation]:
         )
 
 
-def boot(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_boot(reading: Reading, output: Output) -> Iterator[Observation]:
     """`node.boot_id` and `node.uptime_s`; nothing where either cannot be read."""
-    words = text(output).split()
+    words = decode_text(output).split()
     if (
         len(words) >= 2
         and re.fullmatch(r"[0-9a-f-]{36}", words[0])
@@ -101,10 +101,10 @@ def boot(reading: Reading, output: Output) -> Iterator[Observation]:
         yield reading.saw("node.uptime_s", float(words[1]))
 
 
-def services(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_services(reading: Reading, output: Output) -> Iterator[Observation]:
     """A unit is due when the inventory names it, else when it is installed and enabled."""
     wanted = set(reading.target.expected.services)
-    for unit in _parse_units(text(output)):
+    for unit in _parse_units(decode_text(output)):
         name, state = unit.get("Id", ""), unit.get("ActiveState", "")
         if not name or not state:
             continue
@@ -134,18 +134,18 @@ def _parse_units(shown: str) -> Iterator[dict[str, str]]:
             yield found
 
 
-def vmstat(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_vmstat(reading: Reading, output: Output) -> Iterator[Observation]:
     """How often the kernel ended a process for want of memory, since boot."""
-    found = _KILLS.search(text(output))
+    found = _KILLS.search(decode_text(output))
     if found:
         sentence = f"{found[1]} processes were ended for want of memory since the boot"
         yield reading.saw("memory.oom_kills", int(found[1]), text=sentence)
 
 
-def interrupts(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_interrupts(reading: Reading, output: Output) -> Iterator[Observation]:
     """Machine check exceptions of all processors since boot: `MCE:` of /proc/interrupts, a column
     for each."""
-    found = _MACHINE_CHECKS.search(text(output))
+    found = _MACHINE_CHECKS.search(decode_text(output))
     if found:
         count = sum(int(word) for word in found[1].split())
         yield reading.saw(
@@ -153,7 +153,7 @@ def interrupts(reading: Reading, output: Output) -> Iterator[Observation]:
         )
 
 
-def edac(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_edac(reading: Reading, output: Output) -> Iterator[Observation]:
     """Errors of main memory since the driver was loaded, all controllers together; the text names
     the modules."""
     counts: dict[str, dict[str, int]] = {}
@@ -183,10 +183,10 @@ def _format_worn(kind: str, modules: dict[tuple[str, str], dict[str, str]]) -> s
     return f"in its life: {', '.join(worn[:8])}" if worn else ""
 
 
-def chrony(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_chrony(reading: Reading, output: Output) -> Iterator[Observation]:
     """`chronyc tracking`: the offset that chronyd still has to slew away, and whether it follows
     anyone at all."""
-    shown = text(output)
+    shown = decode_text(output)
     leap, offset = _LEAP.search(shown), _TRACKED.search(shown)
     if leap is None:
         return
@@ -199,9 +199,9 @@ def chrony(reading: Reading, output: Output) -> Iterator[Observation]:
         yield reading.saw("clock.offset_s", float(offset[1]), qualifier="ntp", text=sentence)
 
 
-def ntpq(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_ntpq(reading: Reading, output: Output) -> Iterator[Observation]:
     """`ntpq -c rv`: as `chrony`, of ntpd."""
-    shown = text(output)
+    shown = decode_text(output)
     leap, offset = _NTP_LEAP.search(shown), _NTP_OFFSET.search(shown)
     if leap is None:
         return

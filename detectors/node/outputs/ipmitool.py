@@ -72,7 +72,7 @@ _BLOCK_STATUS = re.compile(r"^[ \t]*Status\s*:\s*(?P<status>[^\r\n]+)", re.MULTI
 _BRACKETED = re.compile(r"\[([^\[\]\r\n]{0,200})\]")
 
 
-def commands() -> list[Command]:
+def build_commands() -> list[Command]:
     """`sel elist` names sensors, which `sel list` only numbers; power units' states show with -v
     alone."""
     last = ("ipmitool", "sel", "elist", "last", str(bmc_alarms.MOST_ENTRIES))
@@ -92,7 +92,7 @@ def is_sel(line: str) -> bool:
     return _parse_entry(line) is not None
 
 
-def sel(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_sel(reading: Reading, output: Output) -> Iterator[Observation]:
     """Entries of `ipmitool sel list` or `elist`, with or without a time zone or a direction behind
     them."""
     found, keys = [], []
@@ -150,7 +150,7 @@ def _make_alarm(entry: _Entry) -> Alarm:
     return Alarm(kind, name or kind_word, level, text)
 
 
-def sensors(reading: Reading, output: Output) -> Iterator[Observation]:
+def observe_sensors(reading: Reading, output: Output) -> Iterator[Observation]:
     """Sensors of `sdr list`, `sdr elist`, `sdr -v`, `sensor list`, and of freeipmi with pipes or
     commas."""
     yield from bmc_alarms.alarms(reading, parse_alarms(_get_text(output)))

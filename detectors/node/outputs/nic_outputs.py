@@ -73,7 +73,7 @@ class Rdma:
         return self.state == "ACTIVE" and self.physical in ("", "LINKUP")
 
 
-def interfaces(text: bytes) -> Optional[dict[str, Interface]]:
+def parse_interfaces(text: bytes) -> Optional[dict[str, Interface]]:
     """`ip -j link`, statistics or not. None when it is no such JSON."""
     rows = _parse_json(text)
     if not isinstance(rows, list):
@@ -100,7 +100,7 @@ def _parse_interface(row: Mapping[str, Any]) -> Optional[Interface]:
     )
 
 
-def rdma_links(text: bytes) -> Optional[list[Rdma]]:
+def parse_rdma_links(text: bytes) -> Optional[list[Rdma]]:
     """`rdma -j link`, or its text form. None when it is neither."""
     rows = _parse_json(text)
     if isinstance(rows, list):
@@ -129,7 +129,7 @@ def _parse_rdma_row(row: Mapping[str, Any]) -> Optional[Rdma]:
     return Rdma(device, port, _parse_word(state), _parse_word(physical), netdev=known_netdev)
 
 
-def net_files(contents: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def parse_net_files(contents: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Interface to file name to text, of /sys/class/net. `pci` is added from the device's
     uevent."""
     found: dict[str, dict[str, str]] = {}
@@ -144,7 +144,7 @@ def net_files(contents: Mapping[str, str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def rdma_files(contents: Mapping[str, str]) -> list[Rdma]:
+def parse_rdma_files(contents: Mapping[str, str]) -> list[Rdma]:
     """Ports of /sys/class/infiniband with their counters."""
     ports: dict[tuple[str, int], Rdma] = {}
     devices: dict[str, dict[str, str]] = {}
@@ -186,7 +186,7 @@ def _set_field(port: Rdma, path: str, text: str) -> None:
         port.netdev = text.strip()
 
 
-def ibstat(text: bytes) -> list[Rdma]:
+def parse_ibstat(text: bytes) -> list[Rdma]:
     """`ibstat` and `ibstatus`."""
     found: list[Rdma] = []
     device, firmware = "", ""
@@ -238,7 +238,7 @@ class Settings:
     port: str
 
 
-def settings(text: bytes) -> Optional[Settings]:
+def parse_settings(text: bytes) -> Optional[Settings]:
     """None when it is no such text. `Link detected: no (Cable issue, Unsupported cable)` gives its
     reason."""
     values: dict[str, str] = {}
@@ -266,7 +266,7 @@ def settings(text: bytes) -> Optional[Settings]:
     return Settings(netdev, speed_gbps, supported_gbps, has_link, reason, port)
 
 
-def statistics(text: bytes) -> dict[str, int]:
+def parse_statistics(text: bytes) -> dict[str, int]:
     """`ethtool -S`: counters of the whole card, those of single queues (`[3]: rx_errors`,
     `rx3_bytes`) left out."""
     found: dict[str, int] = {}
@@ -277,7 +277,7 @@ def statistics(text: bytes) -> dict[str, int]:
     return found
 
 
-def correction(text: bytes) -> dict[str, int]:
+def parse_correction(text: bytes) -> dict[str, int]:
     """`ethtool -I --show-fec`: blocks of forward error correction, of the whole port; rows of lanes
     are left out."""
     names = ("corrected_blocks", "uncorrectable_blocks", "corrected_bits")
@@ -289,7 +289,7 @@ def correction(text: bytes) -> dict[str, int]:
     return found
 
 
-def driver(text: bytes) -> dict[str, str]:
+def parse_driver(text: bytes) -> dict[str, str]:
     """`ethtool -i`: driver, version, firmware-version, bus-info."""
     pairs = (line.partition(": ") for line in text.decode("utf-8", "replace").splitlines()[:40])
     values = {name.strip(): value.strip()[:80] for name, colon, value in pairs if colon}

@@ -18,11 +18,11 @@ from detectors.node.outputs.nic_outputs import (
     NAME,
     Interface,
     Rdma,
-    ibstat,
-    interfaces,
-    net_files,
-    rdma_files,
-    rdma_links,
+    parse_ibstat,
+    parse_interfaces,
+    parse_net_files,
+    parse_rdma_files,
+    parse_rdma_links,
 )
 from detectors.transports import files
 
@@ -79,14 +79,14 @@ class NicPort:
         return resources.nic(target.name, self.device)
 
 
-def net_command() -> Command:
+def build_net_command() -> Command:
     """State and address of every interface, from sysfs."""
     return files.reading(
         "net", "/sys/class/net", *(f"/sys/class/net/*/{name}" for name in _NET_FILES), depth=3
     )
 
 
-def rdma_command(*wanted: str) -> Command:
+def build_rdma_command(*wanted: str) -> Command:
     """Ports of RDMA devices, from sysfs; `wanted` (paths below `ports/N/`) narrows it down."""
     return _find(
         "infiniband",
@@ -96,7 +96,7 @@ def rdma_command(*wanted: str) -> Command:
     )
 
 
-def pci_command(*wanted: str) -> Command:
+def build_pci_command(*wanted: str) -> Command:
     """PCI address (and `wanted` files) of every RDMA device, from sysfs."""
     paths = [f"/sys/class/infiniband/*/device/{name}" for name in ("uevent", *wanted)]
     return files.reading("infiniband-device", "/sys/class/infiniband", *paths, depth=3)
@@ -122,14 +122,14 @@ def _find(name: str, *paths: str) -> Command:
     return Command(name, argv, timeout=_LISTING_LIMIT)
 
 
-def listed_interfaces(outputs: Mapping[str, Output], target: Target) -> list[str]:
+def list_interfaces(outputs: Mapping[str, Output], target: Target) -> list[str]:
     """Interfaces to ask about: those of the inventory, or else the ones with a PCI device of their
     own."""
     known = [nic.netdev for nic in target.expected.nics if NAME.fullmatch(nic.netdev)]
     if known and len(known) == len(target.expected.nics):
         return known
     output = outputs.get("net")
-    found = net_files(files.contents(output)) if output is not None else {}
+    found = parse_net_files(files.contents(output)) if output is not None else {}
     return sorted({*known, *(netdev for netdev, about in found.items() if about.get("pci"))})
 
 
@@ -140,7 +140,7 @@ def is_all_known(target: Target) -> bool:
     )
 
 
-def ports(reading: Reading, extra: Iterable[str] = ()) -> list[NicPort]:
+def list_ports(reading: Reading, extra: Iterable[str] = ()) -> list[NicPort]:
     """The ports that the reading's outputs speak of, then those the inventory names and nobody saw.
 
     `extra`: interfaces that only a command of their own speaks of, such as a single `ethtool -S`
@@ -176,8 +176,8 @@ class _Seen:
     @staticmethod
     def from_reading(reading: Reading) -> _Seen:
         outputs = reading.outputs
-        links = interfaces(outputs["ip"].stdout) if "ip" in outputs else None
-        net = net_files(files.contents(outputs["net"])) if "net" in outputs else {}
+        links = parse_interfaces(outputs["ip"].stdout) if "ip" in outputs else None
+        net = parse_net_files(files.contents(outputs["net"])) if "net" in outputs else {}
         by_name: dict[str, Rdma] = {}
         for source in _list_rdma_sources(outputs):
             for port in source:
@@ -190,9 +190,9 @@ def _list_rdma_sources(outputs: Mapping[str, Output]) -> list[Sequence[Rdma]]:
     for name in ("infiniband", "infiniband-device"):
         if name in outputs:
             merged.update(files.contents(outputs[name]))
-    links = rdma_links(outputs["rdma"].stdout) if "rdma" in outputs else None
-    stat = ibstat(outputs["ibstat"].stdout) if "ibstat" in outputs else []
-    return [rdma_files(merged), links or [], stat]
+    links = parse_rdma_links(outputs["rdma"].stdout) if "rdma" in outputs else None
+    stat = parse_ibstat(outputs["ibstat"].stdout) if "ibstat" in outputs else []
+    return [parse_rdma_files(merged), links or [], stat]
 
 
 def _merge(known: dict[str, Rdma], port: Rdma) -> None:

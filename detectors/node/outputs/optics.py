@@ -145,7 +145,7 @@ class OpticalModule:
         return not self.is_copper and bool(self.values)
 
 
-def ethtool_module(text: bytes) -> Optional[OpticalModule]:
+def parse_ethtool_module(text: bytes) -> Optional[OpticalModule]:
     """`ethtool -m INTERFACE`, whole or in part. None when nothing in it is of a module."""
     module = OpticalModule()
     bounds: dict[str, dict[str, float]] = {}
@@ -208,7 +208,7 @@ def _parse_amount(text: str) -> Optional[float]:
     return None if first is None else float(first[1])
 
 
-def mlxlink(text: bytes) -> Optional[OpticalModule]:
+def parse_mlxlink(text: bytes) -> Optional[OpticalModule]:
     """`mlxlink -m -c`, as JSON or as text. None when it is neither."""
     sections = _parse_sections(text)
     if not sections:
@@ -249,7 +249,7 @@ def _set_mlxlink(module: OpticalModule, name: str, value: Any) -> None:
     elif name == "Module State":
         module.is_low_power = "low" in text.lower()
     elif name == "Raw Physical BER":
-        module.raw_ber = ber(text)
+        module.raw_ber = parse_ber(text)
     elif name == "Raw Physical Errors Per Lane":
         parts = text.split(",")[:LANES]
         module.lane_errors = {
@@ -289,7 +289,7 @@ def _set_levels(module: OpticalModule, what: str, text: str) -> None:
         )
 
 
-def ber(text: str) -> Optional[float]:
+def parse_ber(text: str) -> Optional[float]:
     """`2E-08`. None for what stands for "not measured"."""
     found = _BER.search(text)
     if found is None or int(found[2]) > _BEST_BER_EXPONENT:

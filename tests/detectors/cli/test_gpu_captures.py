@@ -35,7 +35,7 @@ def test_captures_tell_the_same_when_they_are_read_again(tmp_path: Path) -> None
     )
     for name in gpu_captures.DETECTORS:
         (folder,) = (tmp_path / name).iterdir()
-        again = captures.read_capture(registry.by_name(name), folder, catalog.load(), NOW)
+        again = captures.read_capture(registry.get_by_name(name), folder, catalog.load(), NOW)
         assert captures.to_json(again) == json.loads((folder / "expected.json").read_text())
         assert [event.fault_type for event in again.events] == ["gpu.ecc.row_remap_pending"] * (
             name == "gpu"

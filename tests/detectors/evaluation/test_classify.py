@@ -87,7 +87,7 @@ def test_a_metric_that_is_only_recorded_says_nothing():
 def test_a_type_that_only_a_restart_heals_is_not_cleared_by_a_poll():
     for metric, rules in load().rules.items():
         for rule in rules:
-            well = classifying.cleared(
+            well = classifying.find_cleared(
                 seen(metric, 0), rule, {fingerprint(NODE, rule.type)}, load()
             )
             assert (well is not None) == (

@@ -168,7 +168,7 @@ def test_an_address_that_goes_back_and_forth_is_held_by_two() -> None:
 
 def test_a_neighbour_that_does_not_answer_is_passed_over() -> None:
     row = {"dst": "10.0.0.9", "dev": "eno1", "lladdr": "02:aa", "state": ["FAILED"]}
-    assert config_outputs.neighbours(json.dumps([row]).encode()) == []
+    assert config_outputs.parse_neighbours(json.dumps([row]).encode()) == []
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_the_text_forms_of_ip_are_read_as_well() -> None:
         "2: rail0: <BROADCAST,MULTICAST,UP> mtu 9000 qdisc mq state UP group default qlen 1000\n"
         "    inet 10.0.0.1/24 brd 10.0.0.255 scope global rail0\n    inet6 fe80::1/64 scope link dadfailed tentative\n"
     )
-    found = config_outputs.interfaces(text.encode())["rail0"]
+    found = config_outputs.parse_interfaces(text.encode())["rail0"]
     assert (found.mtu, found.addresses, found.refused) == (9000, ("10.0.0.1",), ("fe80::1",))
 
 

@@ -52,7 +52,7 @@ def seen(
     endpoint = server.endpoints["gn017"]
     gpus = tuple((str(gpu.index), gpu.pci) for gpu in world.node("gn017").gpus)
     target = Target("gn017", endpoint.address, endpoint.port, expected=Expected(gpus=gpus))
-    found = observe_one(target, registry.by_name(name), via, NOW)
+    found = observe_one(target, registry.get_by_name(name), via, NOW)
     return {(each.resource.rpartition("/")[2], each.metric): each.value for each in found}
 
 

@@ -29,7 +29,8 @@ from tests.services.patience import deadline_in
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 HOST, DISKS = HostDetector(), DisksDetector()
 _NAMES = sorted(
-    {c.name for c in [*host_system.commands(()), *host_storage.commands()]} | {"smart", "lustre"}
+    {c.name for c in [*host_system.build_commands(()), *host_storage.build_commands()]}
+    | {"smart", "lustre"}
 )
 
 
@@ -78,7 +79,7 @@ def test_no_command_touches_a_shared_file_system() -> None:
 
 
 def test_one_round_is_one_script_of_a_few_commands() -> None:
-    commands = [*host_system.commands(()), *host_storage.commands()]
+    commands = [*host_system.build_commands(()), *host_storage.build_commands()]
     assert len({command.name for command in commands}) == len(commands)
     assert len(bundle.script(commands, "ab12", is_root=False)) < 4000
     assert [command.name for command in commands if command.as_root] == []
@@ -88,7 +89,7 @@ def test_one_round_is_one_script_of_a_few_commands() -> None:
 def test_lctl_is_asked_as_root_only_where_lustre_is_mounted(kind: str, asked: list[str]) -> None:
     """A site without Lustre, and without sudo, is not told that it must have either."""
     mounted = Output(0, f"srv:/fs /home {kind} rw 0 0\n".encode(), b"", timedelta(0))
-    found = host_storage.lustre_commands(mounted)
+    found = host_storage.build_lustre_commands(mounted)
     assert [command.argv[0] for command in found if command.as_root] == asked
 
 
@@ -130,7 +131,7 @@ def test_a_unit_that_the_inventory_names_is_due_even_when_it_is_not_installed(na
 
 
 def test_services_of_the_inventory_are_asked_in_place_of_the_usual_ones() -> None:
-    (asked,) = (c for c in host_system.commands(("ddn-agent",)) if c.name == "services")
+    (asked,) = (c for c in host_system.build_commands(("ddn-agent",)) if c.name == "services")
     assert asked.argv[-1] == "ddn-agent"
 
 

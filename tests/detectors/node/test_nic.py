@@ -25,7 +25,7 @@ from detectors.node.outputs import nic_outputs
 from detectors.node.outputs.nic_counters import counted
 from detectors.node.outputs.nic_link import link
 from detectors.node.outputs.nic_outputs import Interface, Rdma, Settings
-from detectors.node.outputs.nic_ports import NicPort, ports, rdma_command
+from detectors.node.outputs.nic_ports import NicPort, build_rdma_command, list_ports
 from detectors.transports import bundle, files
 from detectors.transports.local import LocalShell
 from fixtures.cluster.facets.nic import NicFacet
@@ -248,7 +248,7 @@ def test_an_infiniband_port_flaps_when_it_came_back_three_times_in_twelve_hours(
 
 def test_an_infiniband_link_without_a_subnet_manager_does_not_work() -> None:
     assert (
-        nic_outputs.ibstat(INFINIBAND.format("mlx5_0", "Initializing", "LinkUp").encode())[
+        nic_outputs.parse_ibstat(INFINIBAND.format("mlx5_0", "Initializing", "LinkUp").encode())[
             0
         ].is_active
         is False
@@ -368,7 +368,7 @@ def test_a_round_is_one_command_where_the_inventory_names_every_interface(
 def test_a_bond_is_one_port_by_its_rdma_device_and_its_member_another() -> None:
     node = Node(expected())
     reading = DETECTOR.collect(node.target, Transports(shell=SimulatedShell(node.world)), START)
-    by_device = {port.device: port for port in ports(reading)}
+    by_device = {port.device: port for port in list_ports(reading)}
     assert by_device["mlx5_bond_0"].netdev == "bond0"
     assert by_device["mlx5_bond_0"].role == "storage"
     assert {"sto1", "eno1"} <= set(by_device)
@@ -398,7 +398,9 @@ def test_the_search_of_sysfs_finds_counters_and_does_not_wander_off(tmp_path: Pa
     _tree(tmp_path / "bus", {"state": "secret\n"})
     (device / "device").symlink_to(tmp_path / "bus")
     (device / "subsystem").symlink_to(tmp_path)
-    argv = [word.replace("/sys/class/infiniband", str(tmp_path)) for word in rdma_command().argv]
+    argv = [
+        word.replace("/sys/class/infiniband", str(tmp_path)) for word in build_rdma_command().argv
+    ]
     done = subprocess.run(argv, capture_output=True, check=False, timeout=patient(20))
     found = files.contents(Output(done.returncode, done.stdout, done.stderr, timedelta(0)))
     assert {path.replace(str(tmp_path), "") for path in found} == {
@@ -408,7 +410,7 @@ def test_the_search_of_sysfs_finds_counters_and_does_not_wander_off(tmp_path: Pa
         "/mlx5_0/ports/1/gid_attrs/ndevs/0",
         "/mlx5_0/fw_ver",
     }
-    rdma = nic_outputs.rdma_files(
+    rdma = nic_outputs.parse_rdma_files(
         {p.replace(str(tmp_path), "/sys/class/infiniband"): t for p, t in found.items()}
     )
     assert (rdma[0].netdev, rdma[0].is_active, rdma[0].counters) == (
@@ -419,12 +421,12 @@ def test_the_search_of_sysfs_finds_counters_and_does_not_wander_off(tmp_path: Pa
 
 
 PARSERS: tuple[Callable[[bytes], object], ...] = (
-    nic_outputs.interfaces,
-    nic_outputs.rdma_links,
-    nic_outputs.ibstat,
-    nic_outputs.settings,
-    nic_outputs.statistics,
-    nic_outputs.driver,
+    nic_outputs.parse_interfaces,
+    nic_outputs.parse_rdma_links,
+    nic_outputs.parse_ibstat,
+    nic_outputs.parse_settings,
+    nic_outputs.parse_statistics,
+    nic_outputs.parse_driver,
 )
 words = st.sampled_from(
     [
@@ -490,7 +492,7 @@ def test_the_node_picks_the_lines_of_the_port_by_itself(tmp_path: Path) -> None:
         ["sh", "-c", text], capture_output=True, check=False, timeout=patient(20), env=environment
     )
     output = bundle.taken_apart([command], "0a1b", done.stdout, done.stderr)[command.name]
-    assert nic_outputs.statistics(output.stdout) == {
+    assert nic_outputs.parse_statistics(output.stdout) == {
         "rx_pcs_symbol_err_phy": 7,
         "tx_prio3_pause": 9,
     }

@@ -20,7 +20,7 @@ from detectors.node.rail import (
     SlowRail,
     evaluate_slow_rails,
     find_agreements,
-    slow_rail,
+    find_slow_rail,
 )
 from fixtures.cluster.facets.nic import NicFacet
 from fixtures.cluster.facets.nic_polled import expected
@@ -209,13 +209,15 @@ def test_an_agreement_names_the_place_and_raises_a_fault_on_each_rail() -> None:
 
 def test_a_slow_rail_is_placed_by_its_leaf_or_else_by_its_rail() -> None:
     seen = Observation("node/gn001/nic/mlx5_4", "rail.ratio", 0.4, START, {"rail": "3"})
-    at_leaf = slow_rail(seen, place="leaf-04", jobs=frozenset({"7"}))
-    alone = slow_rail(seen, place=None, jobs=frozenset())
+    at_leaf = find_slow_rail(seen, place="leaf-04", jobs=frozenset({"7"}))
+    alone = find_slow_rail(seen, place=None, jobs=frozenset())
     assert at_leaf is not None
     assert alone is not None
     assert (at_leaf.node, at_leaf.place, alone.place) == ("gn001", "leaf-04", "rail 3")
     assert (
-        slow_rail(Observation("node/gn001", "nic.mtu", 9000, START), place=None, jobs=frozenset())
+        find_slow_rail(
+            Observation("node/gn001", "nic.mtu", 9000, START), place=None, jobs=frozenset()
+        )
         is None
     )
 

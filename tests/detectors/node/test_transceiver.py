@@ -106,7 +106,7 @@ def test_light_is_judged_by_the_modules_own_limits(
 
 @pytest.mark.parametrize("words", ["-infdBm", "-inf dBm", "-40.00 dBm", "-60.00 dBm"])
 def test_no_light_is_one_value_however_it_is_written(words: str) -> None:
-    module = optics.ethtool_module(f"Laser output power : 0.0000 mW / {words}\n".encode())
+    module = optics.parse_ethtool_module(f"Laser output power : 0.0000 mW / {words}\n".encode())
     assert module is not None
     assert module.values["tx_power_dbm"][1] == optics.DARK_DBM
 
@@ -116,7 +116,7 @@ def test_channels_are_read_with_and_without_a_space() -> None:
         "Rcvr signal avg optical power(Channel 1)  ",
         "Rcvr signal avg optical power (Channel 2) ",
     )
-    module = optics.ethtool_module(
+    module = optics.parse_ethtool_module(
         f"{without}: 0.5 mW / -3.01 dBm\n{with_space}: 1 mW / 0 dBm".encode()
     )
     assert module is not None
@@ -337,8 +337,8 @@ texts = st.binary(max_size=300) | st.lists(lines | st.text(max_size=6), max_size
 
 @given(text=texts)
 def test_parsers_take_any_text(text: bytes) -> None:
-    optics.ethtool_module(text)
-    optics.mlxlink(text)
+    optics.parse_ethtool_module(text)
+    optics.parse_mlxlink(text)
 
 
 def test_parsers_take_time_in_step_with_the_text() -> None:
@@ -348,5 +348,5 @@ def test_parsers_take_time_in_step_with_the_text() -> None:
         b"Rx Power Current [dBm] : 1,",
         b"a (Channel ",
     ):
-        optics.ethtool_module(start * 50_000)
-        optics.mlxlink(start * 50_000)
+        optics.parse_ethtool_module(start * 50_000)
+        optics.parse_mlxlink(start * 50_000)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from detectors.slurm import output
 from detectors.slurm.job_records import (
     TOTALS_WIDTHS,
-    checkpoint,
+    parse_checkpoint,
     parse_ended_jobs,
     parse_listed_jobs,
 )
@@ -101,7 +101,7 @@ def test_a_line_is_left_out_when_it_tells_no_start_no_end_or_no_node(line: str) 
     ],
 )
 def test_the_last_checkpoint_is_what_the_comment_says(comment: str, at: datetime | None) -> None:
-    assert checkpoint(comment) == at
+    assert parse_checkpoint(comment) == at
 
 
 @given(st.text())
@@ -122,7 +122,7 @@ def test_a_row_that_a_user_writes_into_a_name_or_comment_is_no_job_of_another(at
     forged = cells(
         "4|FAILED|bob|gpu|2025-01-15T03:00:00|2025-01-15T04:00:00|gres/gpu=8|gn009|train|"
     )
-    between = output.secret_between()
+    between = output.create_separator()
     written = RUNS.split(US)
     written[at] = f"x\n{forged}"
     for read in (parse_listed_jobs, parse_ended_jobs):

@@ -120,11 +120,11 @@ def test_times_behind_others_of_their_line_are_read() -> None:
         "   Reason=gres/gpu count reported lower than configured (7 < 8)"
         " [slurm@2025-01-15T02:01:00]\n"
     )
-    node = output.nodes(text)["gn001"]
+    node = output.parse_nodes(text)["gn001"]
     assert node.slurmd_started_at == datetime(2025, 1, 15, 2, 1, tzinfo=UTC)
     assert node.resume_after == datetime(2025, 1, 16, 8, 0, tzinfo=UTC)
     assert (node.gpus, node.gpus_registered) == (8, 7)
-    none = output.nodes(text.replace("2025-01-16T08:00:00", "None"))["gn001"]
+    none = output.parse_nodes(text.replace("2025-01-16T08:00:00", "None"))["gn001"]
     assert none.resume_after is None
 
 

@@ -46,7 +46,7 @@ def test_the_tail_is_that_of_the_binomial_distribution(
     trials: int, least: int, chance: float
 ) -> None:
     assert math.isclose(
-        failure_rate.tail(least, trials, chance),
+        failure_rate.compute_tail(least, trials, chance),
         float(stats.binom.sf(least - 1, trials, chance)),
         rel_tol=1e-6,
         abs_tol=1e-300,
@@ -54,7 +54,9 @@ def test_the_tail_is_that_of_the_binomial_distribution(
 
 
 def test_a_node_on_which_every_script_fails_stands_out() -> None:
-    found = failure_rate.excess(a_day(100, 6, [(7, s) for s in range(6)] + [(20, 1), (30, 2)]), {})
+    found = failure_rate.compute_excess(
+        a_day(100, 6, [(7, s) for s in range(6)] + [(20, 1), (30, 2)]), {}
+    )
     assert [node for node, excess in found.items() if excess.value > RAISED] == ["gn7"]
     assert (found["gn7"].failed, found["gn7"].tried) == (6, 6)
 
@@ -62,43 +64,44 @@ def test_a_node_on_which_every_script_fails_stands_out() -> None:
 def test_a_cluster_on_which_much_fails_everywhere_has_no_bad_node() -> None:
     failing = [(n, s) for n in range(100) for s in range(6) if (n * 7 + s * 3) % 2]
     assert all(
-        excess.value < RAISED for excess in failure_rate.excess(a_day(100, 6, failing), {}).values()
+        excess.value < RAISED
+        for excess in failure_rate.compute_excess(a_day(100, 6, failing), {}).values()
     )
 
 
 def test_one_failure_in_a_cluster_without_any_is_no_bad_node() -> None:
-    assert failure_rate.excess(a_day(100, 6, [(7, 0)]), {})["gn7"].value < RAISED
+    assert failure_rate.compute_excess(a_day(100, 6, [(7, 0)]), {})["gn7"].value < RAISED
 
 
 def test_one_script_run_a_hundred_times_is_one_trial() -> None:
     again = [job("gn7", f"sweep_{n}", is_failed=True, user="carol", minutes=n) for n in range(100)]
-    found = failure_rate.excess(a_day(100, 6) + again, {})
+    found = failure_rate.compute_excess(a_day(100, 6) + again, {})
     assert (found["gn7"].failed, found["gn7"].tried) == (1, 7)
     assert found["gn7"].value < RAISED
 
 
 def test_the_latest_run_of_a_script_counts() -> None:
     jobs = [job("gn1", "a", is_failed=True, minutes=60), job("gn1", "a", minutes=5)]
-    assert failure_rate.excess(jobs, {})["gn1"].failed == 0
+    assert failure_rate.compute_excess(jobs, {})["gn1"].failed == 0
 
 
 def test_failures_of_one_user_alone_say_nothing_of_the_node() -> None:
     debugging = [
         job("gn7", name, is_failed=True, user="dave") for name in ("try", "again", "why", "please")
     ]
-    assert failure_rate.excess(a_day(100, 2) + debugging, {})["gn7"].value == 0
+    assert failure_rate.compute_excess(a_day(100, 2) + debugging, {})["gn7"].value == 0
 
 
 def test_what_failed_before_a_nodes_boot_is_told_of_another_machine() -> None:
     jobs = a_day(100, 6, [(7, s) for s in range(6)])
-    assert "gn7" not in failure_rate.excess(jobs, {"gn7": NOW - timedelta(minutes=30)})
+    assert "gn7" not in failure_rate.compute_excess(jobs, {"gn7": NOW - timedelta(minutes=30)})
 
 
 def test_a_larger_cluster_asks_for_more_evidence() -> None:
     failing = [(7, s) for s in range(2)]
     spread = [(n, 5) for n in range(0, 400, 40)]
-    few = failure_rate.excess(a_day(40, 6, failing + spread[:1]), {})["gn7"].value
-    many = failure_rate.excess(a_day(400, 6, failing + spread), {})["gn7"].value
+    few = failure_rate.compute_excess(a_day(40, 6, failing + spread[:1]), {})["gn7"].value
+    many = failure_rate.compute_excess(a_day(400, 6, failing + spread), {})["gn7"].value
     assert many < few
 
 
@@ -110,7 +113,8 @@ def test_a_cluster_without_a_bad_node_is_seldom_accused() -> None:
     for day in draws:
         failing = [(n, s) for n in range(60) for s in range(6) if day[n][s]]
         days += any(
-            each.value > RAISED for each in failure_rate.excess(a_day(60, 6, failing), {}).values()
+            each.value > RAISED
+            for each in failure_rate.compute_excess(a_day(60, 6, failing), {}).values()
         )
     assert days < 10
 
@@ -150,7 +154,9 @@ def test_any_bytes_are_read_without_an_error(raw: bytes) -> None:
 def test_a_row_that_a_user_wrote_into_the_name_of_a_job_is_no_job(first: str) -> None:
     """Slurm 22.05 prints a line feed in a name as it is."""
     (argument,) = [
-        word for word in queries.ended_jobs(SITE, 1).argv if word.startswith("--delimiter=")
+        word
+        for word in queries.build_ended_jobs_query(SITE, 1).argv
+        if word.startswith("--delimiter=")
     ]
     between = argument.partition("=")[2]
     forged = "train\n99|NODE_FAIL|2026-11-21T03:59:00|bob|gn3|x\n98\x1fNODE_FAIL\x1f2026-11-21T03:59:00\x1fbob\x1fgn3\x1fx"

@@ -132,7 +132,7 @@ def test_a_site_may_run_slurm_as_another_user() -> None:
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1, max_size=60))
 def test_whatever_a_person_writes_raises_nothing(reason: str) -> None:
-    if drain_reasons.drainer(_drained(reason)) is Drainer.PERSON:
+    if drain_reasons.classify_drainer(_drained(reason)) is Drainer.PERSON:
         assert faults(block("IDLE+DRAIN", reason, set_by="bob")) == set()
 
 
@@ -252,15 +252,15 @@ def test_any_text_is_listed_without_an_error(text: str) -> None:
     ],
 )
 def test_a_host_list_is_spelled_out(text: str, names: list[str]) -> None:
-    assert list(output.hosts(text)) == names
+    assert list(output.iterate_hosts(text)) == names
 
 
 def test_lists_of_hosts_beyond_any_cluster_are_not_kept() -> None:
     begun = datetime.now(UTC)
-    assert len(output.jobs("1|RUNNING|a|gn[1-60000]|gres:gpu:8|x\n" * 20)) < 20
+    assert len(output.parse_jobs("1|RUNNING|a|gn[1-60000]|gres:gpu:8|x\n" * 20)) < 20
     rows = "".join(f"r{row}n[1-60000] idle\n" for row in range(3))
     assert output_formats.parse_nodes(f"NODELIST STATE\n{rows}").unread == 1
-    assert output.jobs(f"1|RUNNING|a|gn1|gres:gpu:{'9' * 5000}|x\n")[0].nodes == ("gn1",)
+    assert output.parse_jobs(f"1|RUNNING|a|gn1|gres:gpu:{'9' * 5000}|x\n")[0].nodes == ("gn1",)
     assert datetime.now(UTC) - begun < timedelta(seconds=10)
 
 
@@ -273,16 +273,16 @@ def test_a_line_of_brackets_takes_no_time() -> None:
         "a[1-2]" * 100_000,
         "," * 500_000,
     ):
-        list(output.hosts(text))
+        list(output.iterate_hosts(text))
         output_formats.parse_nodes(f"NODELIST STATE\n{text} idle\n")
     assert datetime.now(UTC) - begun < timedelta(seconds=5)
 
 
 def test_a_host_list_beyond_any_cluster_is_not_spelled_out() -> None:
-    assert list(output.hosts("gn[1-99999999999]")) == []
-    assert list(output.hosts(f"gn[{'0' * 5000}-9]")) == []
-    assert len(list(output.hosts("gn[1-60000]," * 50))) == 65_536
-    assert len(list(output.hosts("gn[00001-10000]"))) == 10_000
+    assert list(output.iterate_hosts("gn[1-99999999999]")) == []
+    assert list(output.iterate_hosts(f"gn[{'0' * 5000}-9]")) == []
+    assert len(list(output.iterate_hosts("gn[1-60000]," * 50))) == 65_536
+    assert len(list(output.iterate_hosts("gn[00001-10000]"))) == 10_000
 
 
 def test_large_sites_ask_for_one_line_a_node() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.slurm.reservations import Reservation, reservations
+from detectors.slurm.reservations import Reservation, parse_reservations
 
 SHOWN = """ReservationName=maint_1 StartTime=2026-11-22T02:30:07 EndTime=2026-11-22T03:30:07 Duration=01:00:00
    Nodes=gn[001-002] NodeCnt=2 CoreCnt=32 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES
@@ -27,7 +27,7 @@ ReservationName=class of may StartTime=2026-11-22T04:30:07 EndTime=2027-11-22T04
 
 
 def test_reservations_are_read_with_their_nodes_flags_and_times() -> None:
-    first, second = reservations(SHOWN)
+    first, second = parse_reservations(SHOWN)
     assert first == Reservation(
         "maint_1",
         ("gn001", "gn002"),
@@ -45,7 +45,7 @@ def test_reservations_are_read_with_their_nodes_flags_and_times() -> None:
 
 def test_one_line_each_reads_the_same() -> None:
     lines = "\n".join(" ".join(block.split()) for block in SHOWN.split("\n\n"))
-    assert reservations(lines) == reservations(SHOWN)
+    assert parse_reservations(lines) == parse_reservations(SHOWN)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_one_line_each_reads_the_same() -> None:
     ],
 )
 def test_what_names_no_time_is_no_reservation(text: str) -> None:
-    assert reservations(text) == []
+    assert parse_reservations(text) == []
 
 
 def test_a_reservation_of_licences_alone_has_no_nodes() -> None:
     text = "ReservationName=x StartTime=2026-11-22T02:30:07 EndTime=2026-11-22T03:30:07\n   Nodes=(null) Flags=(null)\n"
-    (found,) = reservations(text)
+    (found,) = parse_reservations(text)
     assert (found.nodes, found.flags) == ((), frozenset())
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_read(text: str) -> None:
-    reservations("ReservationName=" + text)
+    parse_reservations("ReservationName=" + text)

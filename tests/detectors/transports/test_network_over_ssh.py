@@ -44,7 +44,7 @@ def reached(world: SimulatedWorld, tmp_path: Path) -> Iterator[tuple[Target, Ssh
 
 def looked(name: str, target: Target, inventory: Expected, via: Transports) -> list[Observation]:
     whole = Target(target.name, target.address, target.port, expected=inventory)
-    return observe_one(whole, registry.by_name(name), via, NOW)
+    return observe_one(whole, registry.get_by_name(name), via, NOW)
 
 
 @pytest.mark.parametrize("inventory", [expected(), Expected()], ids=["inventory", "none"])

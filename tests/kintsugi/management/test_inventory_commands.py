@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from detectors import registry
 from detectors.detector import Command, Output, Target, TargetKind, Unreachable
-from detectors.slurm.output import nodes as slurm_nodes
+from detectors.slurm.output import parse_nodes as slurm_nodes
 from fixtures.cluster.ssh_server import SshServer
 from fixtures.cluster.transports import simulated_transports
 from fixtures.cluster.world import SimulatedWorld

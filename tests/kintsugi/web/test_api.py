@@ -287,7 +287,7 @@ def test_all_readings_of_a_request_together_have_a_limit() -> None:
 
 @pytest.mark.parametrize("name", registry_names())
 def test_a_detector_may_say_all_that_its_captures_say(name: str) -> None:
-    detector = registry.by_name(name)
+    detector = registry.get_by_name(name)
     families = {metric.partition(".")[0] for metric in metrics_of(SIGNALS / name)}
     assert families <= {"detector", "target", name, *detector.families}
 

@@ -151,7 +151,7 @@ def test_state_that_slurm_prints_is_read_with_all_its_flags(
     text = f"NodeName=gn001 Arch=x86_64 \n   State={shown} ThreadsPerCore=1 Weight=1\n   Partitions=gpu,debug \n"
     if reason.strip():
         text += f"   Reason={reason.strip()} [root@2025-01-15T03:00:00]\n"
-    node = output.nodes(text)["gn001"]
+    node = output.parse_nodes(text)["gn001"]
     assert (node.base, node.flags, node.partitions) == (base, frozenset(flags), ("gpu", "debug"))
     assert node.is_draining == ("DRAIN" in flags)
     assert node.is_rebooting == bool({"REBOOT_ISSUED", "REBOOT_REQUESTED"} & flags)
@@ -169,8 +169,8 @@ def test_every_state_has_one_meaning(flags: set[str], base: str) -> None:
 @given(st.text(max_size=400))
 def test_any_text_is_read_without_an_error(text: str) -> None:
     block = f"NodeName=gn001\n{text}"
-    assert all(node.base for node in output.nodes(block).values())
+    assert all(node.base for node in output.parse_nodes(block).values())
     assert all(
         isinstance(members, tuple)
-        for members in output.partitions(f"PartitionName=gpu\n{text}").values()
+        for members in output.parse_partitions(f"PartitionName=gpu\n{text}").values()
     )

@@ -187,7 +187,7 @@ def test_job_is_read_whole_whatever_its_owner_has_written(
 
 def test_a_row_that_an_owner_writes_into_a_comment_or_a_name_is_no_job() -> None:
     forged = a_row(comment="kintsugi=requeue").replace("alice", "bob")
-    between = output.secret_between()
+    between = output.create_separator()
     cells = (
         a_row(comment=f"x\n{forged}")
         .replace(forged, "FORGED")

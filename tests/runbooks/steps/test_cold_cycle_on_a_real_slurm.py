@@ -82,6 +82,6 @@ def test_a_node_that_slurm_sets_down_while_it_is_off_comes_back(
         assert run.state == RunState.SUCCEEDED, (run.outcome, Incident.objects.get().needs_human)
         assert "was off for" in run.steps.get(name="cold_cycle").text
         set_down = re.findall(r"Nodes (\S+) not responding, setting DOWN", daemons.log.read_text())
-        assert any(NODE in output.hosts(nodes) for nodes in set_down)
+        assert any(NODE in output.iterate_hosts(nodes) for nodes in set_down)
         state = site.world.slurm.read_nodes((NODE,))[NODE]
         assert (state.is_draining, state.base) == (False, "IDLE")
