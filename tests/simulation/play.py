@@ -98,6 +98,7 @@ _OUT_BEFORE = 0.25
 # many of them do together ends most runs before their late steps (swarm testing, Groce et al.,
 # ISSTA 2012).
 _SHARES = (0.08, 0.2, 0.6)
+_LEAVES = 0.05
 # When people begin at the latest: some steps are not reached, or not in the plan of any runbook.
 _BEGIN_WITHIN = timedelta(minutes=2)
 # Between two steps: no two things happen at one time.
@@ -139,6 +140,7 @@ class Habits:
         for name in names:
             if dice.random() < share:
                 acts[name] = dice.choice((1.0, 1.0, 4.0))
+        acts["leave"] = 1.0 if luck.random() < _LEAVES else 0.0  # it ends all else
         acts["lose"] += 0.5
         acts["resume"] += 0.5
         amidst, raced = dice.choice((0.0, 0.05, 0.1, 0.2)), dice.choice((0.0, 0.3))
