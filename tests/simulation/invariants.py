@@ -16,6 +16,7 @@ from incidents.reserve import decommissions
 from incidents.vocabulary.lifecycle import OPEN, State
 from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.node.drains import RESUMED_AT
+from runbooks.node.holding import LOST_AT
 from runbooks.slurm.protocol import format_state
 from tests.simulation.record import Act, Broken
 
@@ -417,9 +418,11 @@ def whoever_resumes_an_ill_node_is_told(play: Play) -> None:
 
 def incident_and_slurm_agree(play: Play) -> None:
     """A node that a run of ours holds: out in Slurm and out by its incident, or neither. Of one that
-    is paused nothing is looked after before a person lets it go on."""
+    is paused nothing is looked after before a person lets it go on, and where slurmctld may have
+    lost its state a person is asked first."""
     apart = {}
     holding = Run.objects.filter(state__in=UNFINISHED).exclude(state=RunState.PAUSED)
+    holding = holding.exclude(facts__has_key=LOST_AT)
     for run in holding.select_related("incident", "node"):
         node = run.place
         state = play.look(node)
