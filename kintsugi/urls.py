@@ -1,5 +1,6 @@
-"""Every address of the web process. The console's own pages stand before those that the models'
-admins give."""
+"""The addresses of the web process. The console's own pages stand before those that the models'
+admins give; `/healthz`, `/readyz` and `/metrics` are answered before any of them, by
+`kintsugi.web.middleware.health`."""
 
 from django.contrib import admin
 from django.urls import path

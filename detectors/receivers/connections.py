@@ -163,7 +163,7 @@ class Connections:
         """
         self._accept_waiting()
         await self._stop_accepting()
-        self._tell_end()
+        self._send_shutdown_notices()
         await self._wait_until_closed(0.0 if is_held_back else _SENDERS_CLOSE_S)
         read_until_s = time.monotonic() + (0.0 if is_held_back else _READ_EMPTY_S)
         for connection in list(self._open):
@@ -172,7 +172,7 @@ class Connections:
 
     async def tell_end_and_close(self) -> None:
         """Of senders who keep what was not acknowledged: nothing is read any more."""
-        self._tell_end()
+        self._send_shutdown_notices()
         await self._stop_accepting()
         await self._wait_until_closed(_SENDERS_CLOSE_S)
         for connection in list(self._open):
@@ -184,7 +184,7 @@ class Connections:
         self._listener.close()
         await asyncio.gather(*self._accepting, return_exceptions=True)
 
-    def _tell_end(self) -> None:
+    def _send_shutdown_notices(self) -> None:
         for connection in self._open:
             connection.tell_end()
 

@@ -102,7 +102,7 @@ def _is_slow(pace: Pace, *, is_active: bool) -> bool:
         return False
     if is_active:
         return pace.second_takes >= STEADY
-    return pace.second_takes >= SLOW and _is_any_silent()
+    return pace.second_takes >= SLOW and _is_any_target_silent()
 
 
 def _format_slowness(pace: Pace) -> str:
@@ -142,7 +142,7 @@ def _poll_start(leased_until: datetime | None, now: datetime) -> datetime:
     return leased_until - LEASE
 
 
-def _is_any_silent() -> bool:
+def _is_any_target_silent() -> bool:
     """Whether there is any silence that could be taken for a fault."""
     silent = Poll.objects.filter(next_poll_at__isnull=False, failures__gt=0)
     return silent.exists() or _get_silent_targets().exists()

@@ -1,5 +1,8 @@
-"""Events that Kintsugi concludes from several faults; no single machine told them. Reads the
-catalogue alone."""
+"""Makes the events that Kintsugi concludes from several faults; no single machine told them. Reads
+the catalogue alone.
+
+What is counted, and when it concludes: `incidents.triage.aggregation`, by the rows of gather.toml.
+"""
 
 from __future__ import annotations
 

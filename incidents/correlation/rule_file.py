@@ -91,21 +91,21 @@ class _Reader:
             self.rule_rows.append(_Row(where, row, folder))
 
     def build_rule_set(self) -> RuleSet:
-        for row in self._choose_rows(self.class_rows, "class"):
+        for row in self._merge_rows_by_name(self.class_rows, "class"):
             self._apply(row, _CLASS_KEYS, ("name",), self._add_class)
         rules: list[Rule] = []
 
         def add_rule(row: _Row, reasons: list[str]) -> None:
             rules.append(self._parse_rule(row, reasons))
 
-        for row in self._choose_rows(self.rule_rows, "rule"):
+        for row in self._merge_rows_by_name(self.rule_rows, "rule"):
             if row.values.get("enabled", True) is not False:
                 self._apply(row, _RULE_KEYS, _NEEDED, add_rule)
         if self.problems:
             raise CorrelationError("\n".join(self.problems))
         return RuleSet(tuple(rules), dict(self.classes))
 
-    def _choose_rows(self, given_rows: Sequence[_Row], what: str) -> list[_Row]:
+    def _merge_rows_by_name(self, given_rows: Sequence[_Row], what: str) -> list[_Row]:
         """One row per name: a later folder's takes the place of ours and leads; twice in one folder
         is an error."""
         kept: dict[str, _Row] = {}

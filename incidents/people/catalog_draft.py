@@ -101,7 +101,7 @@ def try_out(draft: RowDraft, directory: Path | None, now: datetime) -> Trial:
             silenced[row.template.template] += row.count
         if types or is_silenced:
             machines.add(row.machine)
-    for excerpt in _list_excerpts(now):
+    for excerpt in _list_evidence_excerpts(now):
         before, after = (reader.list_types(excerpt, "", now) for reader in (old, new))
         if before != after:
             changed[f"{_name(before)} -> {_name(after)}"] += 1
@@ -112,7 +112,7 @@ def _name(types: list[str]) -> str:
     return ", ".join(types) or "nothing"
 
 
-def _list_excerpts(now: datetime) -> Iterator[str]:
+def _list_evidence_excerpts(now: datetime) -> Iterator[str]:
     recent = Evidence.objects.filter(occurred_at__gt=now - LOOK_BACK).order_by("-pk")
     yield from recent.values_list("excerpt", flat=True)[:_MOST_EXCERPTS]
 

@@ -152,7 +152,8 @@ def evaluate_trend(times: Floats, start: float, end: float) -> Trend:
     """Whether failures at `times` in (start, end) come ever faster or slower; positive scores:
     faster.
 
-    By the clock of exposure (`exposure_at`): by the calendar a fleet that grows seems to decay.
+    By the clock of exposure (`compute_exposure_at`): by the calendar a fleet that grows seems to
+    decay.
     """
     if times.size < ENOUGH_FOR_TREND or end <= start:
         return Trend(Direction.TOO_FEW, None, None)
@@ -178,7 +179,8 @@ def compute_exposure_at(times: Floats, starts: Floats, since: float) -> Floats:
     """Unit-hours that the units had behind them at each of `times`, counted from `since`: the clock
     of exposure.
 
-    `starts` as for `exposure`, which this equals at the window's end. Sorts once; no pass per unit.
+    `starts` as for `compute_exposure`, which this equals at the window's end. Sorts once; no pass
+    per unit.
     """
     began = np.sort(np.maximum(np.nan_to_num(starts, nan=since), since))
     in_service = np.searchsorted(began, times, side="right")

@@ -269,7 +269,7 @@ def compute_figures(
     by_recovery = _count_by_recovery(failed.recovery[is_restored])
     by_month = _count_by_month(failed.onset, window)
     failure_figures = _compute_failure_figures(count, hours, up)
-    restore_figures = _restore_figures(failed, window)
+    restore_figures = _compute_restore_figures(failed, window)
     reaction_figures = _compute_reaction_figures(failed, window)
     trend = _compute_trend(failed, starts, window)
     return Figures(
@@ -302,7 +302,7 @@ def _compute_trend(failed: Incidents, starts: Floats, window: StudyPeriod) -> Tr
     return estimates.evaluate_trend(behind[:-1], 0.0, float(behind[-1]))
 
 
-def _restore_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
+def _compute_restore_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
     """How long failures lasted; those still open count up to the end of the window."""
     is_restored = failed.restored <= window.until  # False for not-a-number
     is_open = ~is_restored

@@ -114,7 +114,7 @@ def ingest_waiting(now: datetime) -> list[Change] | None:
                 beginning.close()
                 return _ingest_batches(batches, now)
         except Exception:
-            _reset_attempts(keys)
+            _decrement_attempts(keys)
             raise
 
 
@@ -222,7 +222,7 @@ def _begin(at_work: contextlib.ExitStack) -> list[int]:
     return keys
 
 
-def _reset_attempts(keys: Collection[int]) -> None:
+def _decrement_attempts(keys: Collection[int]) -> None:
     """The attempt failed and the process lives: it was no batch that kills."""
     with contextlib.suppress(Error):
         begun = InboxBatch.objects.filter(pk__in=keys, attempts__gt=0)

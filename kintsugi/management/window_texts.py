@@ -47,7 +47,7 @@ def add_making(parser: CommandParser) -> None:
     )
 
 
-def add_others(acts: Any, add: CommandParser, change: CommandParser) -> None:
+def add_shared_arguments_and_verbs(acts: Any, add: CommandParser, change: CommandParser) -> None:
     """What every window has beside how it is made: another reason, an end, and a list."""
     change.add_argument("id", type=int)
     change.add_argument("--reason", default="", help="a new reason; the old one stays if unset")

@@ -278,7 +278,7 @@ def _build_snapshot(
 ) -> ApprovalSnapshot:
     service = approval_snapshot.format_service(ctx.state)
     jobs = sorted(f"{job.job_id} of {job.user}" for job in ctx.world.slurm.list_jobs(ctx.node))
-    faults = _list_repairs(ctx)
+    faults = _list_faults_to_repair(ctx)
     nodes_out = _count_others_out(run, ctx, nodes)
     power = _read_power(ctx) if step.act is Act.POWER_CYCLE else ""
     return ApprovalSnapshot(
@@ -292,7 +292,7 @@ def _build_snapshot(
     )
 
 
-def _list_repairs(ctx: Context) -> tuple[str, ...]:
+def _list_faults_to_repair(ctx: Context) -> tuple[str, ...]:
     """The faults of the node that call for a repair: others come and go."""
     types = fleet.get_active_repairs(ctx.node)
     return tuple(sorted({str(fault) for fault in ctx.active_faults if fault.fault_type in types}))

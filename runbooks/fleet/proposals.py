@@ -51,13 +51,13 @@ def list_proposals(now: datetime, *, most: float) -> list[Proposal]:
     standing = armings.load_in_force(now)
     found = [_propose_after(arming, nodes, now, most) for arming in standing]
     armed = {arming.runbook for arming in standing}
-    shadowed = _list_shadowed(now)
+    shadowed = _list_shadow_runbooks(now)
     episodes = _load_dry_runs(now) if shadowed - armed else []
     found += [_propose_first(name, episodes, most) for name in sorted(shadowed - armed)]
     return [proposal for proposal in found if proposal is not None]
 
 
-def _list_shadowed(now: datetime) -> set[str]:
+def _list_shadow_runbooks(now: datetime) -> set[str]:
     """Those that take nodes out, and do nothing yet but write it down."""
     books = {name for name, book in library.load().items() if book.needs_node}
     own = fleet.load_modes(books, now).own

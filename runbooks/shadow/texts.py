@@ -14,7 +14,7 @@ def describe_report(report: DryRunReport) -> Iterator[str]:
     on_them = ""
     if died.count:
         on_them = (
-            f" {_count(report.jobs_died, 'job')} died there, and they took jobs for"
+            f" {_format_count(report.jobs_died, 'job')} died there, and they took jobs for"
             f" {report.hours:.1f} node-hours more"
         )
     yield (
@@ -27,9 +27,11 @@ def describe_report(report: DryRunReport) -> Iterator[str]:
         f" {report.held_hours:.1f} node-hours{by}."
     )
     if report.unknown or report.left_out:
+        unknown = _format_count(report.unknown, "node")
+        left_out = _format_count(report.left_out, "node")
         yield (
-            f"In none of these: {_count(report.unknown, 'node')} that did not show whether the"
-            f" fault was there, {_count(report.left_out, 'node')} that people had in hand already."
+            f"In none of these: {unknown} that did not show whether the fault was there,"
+            f" {left_out} that people had in hand already."
         )
 
 
@@ -45,5 +47,5 @@ def _format_share(share: Share) -> str:
     return f"{share.count} of {share.of} ({limits})"
 
 
-def _count(count: int, what: str) -> str:
+def _format_count(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"

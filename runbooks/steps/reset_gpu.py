@@ -183,11 +183,11 @@ def _build_done(ctx: Context, ended: Ended) -> Done:
     unrestored = gpu_reset.list_unrestored(ended.said)
     if unrestored:
         text = f"{text} But the script {'; it '.join(unrestored)}."
-    reset = Reset(_list_resources(ctx), began_at)
+    reset = Reset(_list_resources_to_reset(ctx), began_at)
     return Done(text, reset=reset, evidence={_COMMAND: ended.said})
 
 
-def _list_resources(ctx: Context) -> tuple[str, ...]:
+def _list_resources_to_reset(ctx: Context) -> tuple[str, ...]:
     node = f"node/{ctx.node}"
     if not _is_for_all(ctx):
         return (f"{node}/gpu/{_get_pci_address(ctx)}",)

@@ -160,7 +160,7 @@ def _find_long_wait(ctx: Context) -> str:
 def _choose_units(ctx: Context, inspection: NodeInspection) -> Done | None:
     """What is to be started, kept as a fact; the end of the step where there is nothing that may
     be."""
-    missing = _list_missing(inspection)
+    missing = _list_missing_services(inspection)
     if not missing:
         text = f"Every service and mount of {ctx.node} is there again, without a restart."
         return Done(text, skips=_SPARED)
@@ -176,7 +176,7 @@ def _choose_units(ctx: Context, inspection: NodeInspection) -> Done | None:
     return None
 
 
-def _list_missing(inspection: NodeInspection) -> Sequence[tuple[str, str]]:
+def _list_missing_services(inspection: NodeInspection) -> Sequence[tuple[str, str]]:
     """By fault type, the service or mount point that the detector misses."""
     seen = (event for event in inspection.raised if event.fault_type in _ENDS)
     return [(event.fault_type, event.qualifier) for event in seen]
@@ -216,7 +216,7 @@ def _evaluate(ctx: Context, ended: Ended) -> Result:
     complaint = _get_complaint(inspection)
     if complaint:
         return _wait_for_end(ctx, f"{ctx.node} cannot be looked at ({complaint})")
-    missing = [name for _, name in _list_missing(inspection)]
+    missing = [name for _, name in _list_missing_services(inspection)]
     if missing:
         return _go_on(ctx, f"{', '.join(missing)} is not there after it", evidence=evidence)
     since = datetime.fromisoformat(ctx.facts.setdefault(_get_well_since(ctx), format_iso(ctx.now)))

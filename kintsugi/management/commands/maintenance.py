@@ -32,7 +32,7 @@ class Command(StoreCommand):
         )
         words.add_making(add)
         change = acts.add_parser("change", help="another end")
-        words.add_others(acts, add, change)
+        words.add_shared_arguments_and_verbs(acts, add, change)
 
     def handle(self, *args: Any, **options: Any) -> None:
         acts = {"add": _add, "change": _change, "end": words.end, "list": _list}

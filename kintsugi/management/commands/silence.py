@@ -33,7 +33,7 @@ class Command(StoreCommand):
         )
         words.add_making(add)
         change = acts.add_parser("change", help="another end or review")
-        words.add_others(acts, add, change)
+        words.add_shared_arguments_and_verbs(acts, add, change)
         for act in (add, change):
             act.add_argument(
                 "--review",
