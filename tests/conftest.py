@@ -33,8 +33,8 @@ def _forgotten_inventory() -> None:
 @pytest.fixture(autouse=True)
 def _no_stop_file_left() -> Iterator[None]:
     """One would stop every later test's acts."""
-    yield
     path = Path(os.environ["KINTSUGI_DATA_DIR"]) / "stop"
+    yield
     assert not path.exists(), f"this test has written {path}: give it a KINTSUGI_STOP_FILE"
 
 
