@@ -62,6 +62,8 @@ class Conclusions:
 
     events: Sequence[FaultEvent] = ()
     suspicions: Sequence[Suspicion] = ()
+    surroundings: Surroundings | None = None
+    """Of the faults that were counted; None: no rule was evaluated."""
 
 
 @dataclass
@@ -222,22 +224,30 @@ def aggregate(batch: TriageBatch, items: Sequence[Item]) -> Conclusions:
     aggregation = Aggregation(batch, came, again, surroundings)
     for rule in rules:
         aggregation.evaluate(rule)
-    return Conclusions([*pausing_cards, *aggregation.events], aggregation.suspicions)
+    events = [*pausing_cards, *aggregation.events]
+    return Conclusions(events, aggregation.suspicions, surroundings)
 
 
-def aggregate_conclusions(batch: TriageBatch, events: Sequence[FaultEvent]) -> Conclusions:
+def aggregate_conclusions(batch: TriageBatch, drawn: Conclusions) -> Conclusions:
     """What the conclusions of this batch add up to themselves: leafs to their pod, nodes to their
     rack. No conclusion is drawn twice, so this comes to an end."""
-    identities = {fingerprint(event.resource, event.fault_type) for event in events}
+    identities = {fingerprint(event.resource, event.fault_type) for event in drawn.events}
     cases = [batch.faults[identity] for identity in sorted(identities) if identity in batch.faults]
     came = [case for case in cases if case.row.is_active and (case.is_new or case.has_come)]
     rules = _get_rules(came, ())
     if not rules:
         return Conclusions()
-    aggregation = Aggregation(batch, came, (), load_surroundings(rules, came, batch.now))
+    surroundings = drawn.surroundings
+    if surroundings is None or _asks_for_jobs(rules):
+        surroundings = load_surroundings(rules, came, batch.now)
+    aggregation = Aggregation(batch, came, (), surroundings)
     for rule in rules:
         aggregation.evaluate(rule)
-    return Conclusions(aggregation.events, aggregation.suspicions)
+    return Conclusions(aggregation.events, aggregation.suspicions, surroundings)
+
+
+def _asks_for_jobs(rules: Iterable[AggregationRule]) -> bool:
+    return any(rule.relation is Relation.SAME_JOB for rule in rules)
 
 
 def load_surroundings(
@@ -245,7 +255,7 @@ def load_surroundings(
 ) -> Surroundings:
     """The site as wired; the jobs too where a rule asks for them."""
     graph = graphs.get_current()
-    if not any(rule.relation is Relation.SAME_JOB for rule in rules):
+    if not _asks_for_jobs(rules):
         return Surroundings(graph)
     owners = {case.row.owner for case in came}
     _, machines_of = jobs.get_running_on(owners, at=now, around=AROUND_JOBS)

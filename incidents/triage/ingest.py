@@ -107,7 +107,7 @@ def _ingest_events(
         hold_repairs(batch, conclusions.suspicions)
         while conclusions.events:
             repeated += correlate_conclusions(batch, conclusions.events, names)
-            conclusions = aggregate_conclusions(batch, conclusions.events)
+            conclusions = aggregate_conclusions(batch, conclusions)
             hold_repairs(batch, conclusions.suspicions)
         silences.apply(batch)
         persist(batch)
