@@ -29,6 +29,8 @@ QUEUED_AT = "reboot_queued_at"
 # The fact of a run: when Slurm last showed its drain, as long as a slurmctld that began anew might
 # not have kept it.
 SHOWN_AT = "drain_shown_at"
+# The fact of a run: when the slurmctld began that showed it then, as it says itself.
+_SHOWN_BY = "drain_shown_by"
 
 
 def find_lost_state(ctx: Context, seen_at: datetime | None) -> datetime | None:
@@ -39,7 +41,7 @@ def find_lost_state(ctx: Context, seen_at: datetime | None) -> datetime | None:
     last_look = max((look for look in looks if look is not None), default=None)
     if told_at is not None or last_look is None:
         return told_at
-    began_at = _parse_start(ctx.world.slurm.read_config().get("BOOT_TIME", ""))
+    began_at = _parse_start(_read_start(ctx))
     if began_at is None or began_at <= last_look:
         return None
     reasons = [node.reason for node in ctx.world.slurm.read_nodes().values()]
@@ -53,11 +55,11 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     if node_loan.is_lent(ctx.facts):
         return Held()
     found = drains.evaluate_hold(ctx)
-    held_at, shown_at = _get_held_at(ctx), get_fact_time(ctx, SHOWN_AT)
+    held_at = _get_held_at(ctx)
     if isinstance(found, Held):
-        _note_shown(ctx, held_at, shown_at)
+        _note_shown(ctx, held_at)
     is_resumed = isinstance(found, TakenOver) and found.is_resumed
-    if is_resumed and not _has_kept_reason(ctx) and is_forgotten(ctx, held_at, shown_at):
+    if is_resumed and not _has_kept_reason(ctx) and _is_drain_forgotten(ctx, held_at):
         return Dropped(f"slurmctld restarted and has forgotten the drain of {ctx.node}")
     # Slurm's patience begins when it has sent the reboot.
     sent_after = get_fact_time(ctx, QUEUED_AT) or get_fact_time(ctx, "reboot_at")
@@ -85,27 +87,46 @@ def _has_kept_reason(ctx: Context) -> bool:
     return any(ctx.state.reason.startswith(row.reason) for row in written)
 
 
-def _note_shown(ctx: Context, held_at: datetime | None, shown_at: datetime | None) -> None:
+def _note_shown(ctx: Context, held_at: datetime | None) -> None:
     """The first look after `_NOT_KEPT_YET` is the last that is noted: it tells of a slurmctld that
     has kept the drain."""
     if held_at is None:
         return
+    shown_at = get_fact_time(ctx, SHOWN_AT)
     last = shown_at if shown_at is not None and shown_at >= held_at else held_at
     if last < held_at + _NOT_KEPT_YET + _WHOLE:
         ctx.facts[SHOWN_AT] = format_iso(ctx.now)
+        ctx.facts[_SHOWN_BY] = _read_start(ctx)
+
+
+def _is_drain_forgotten(ctx: Context, held_at: datetime | None) -> bool:
+    """Not by the slurmctld that has shown it: the one that runs began when that one did, and before
+    the drain was seen. A start in whole seconds alone does not tell one from the one before it."""
+    if not is_forgotten(ctx, held_at):
+        return False
+    start = _read_start(ctx)
+    began_at, shown_at = _parse_start(start), get_fact_time(ctx, SHOWN_AT)
+    if began_at is None or shown_at is None or ctx.facts.get(_SHOWN_BY) != start:
+        return True
+    return shown_at < began_at
 
 
 def is_forgotten(ctx: Context, told_at: datetime | None, shown_at: datetime | None = None) -> bool:
     """Whether slurmctld began anew so shortly after it was told something that it may not have kept
-    it. `shown_at`: when it last showed that. One that has shown it since it began knows it; in the
-    second in which it began it may have shown it, and then a person may have taken it back."""
+    it. `shown_at`: when it last showed that. One that has shown it since it began knows it; what is
+    shown in the second in which it began may have been shown by the one before it."""
     if told_at is None:
         return False
-    began_at = _parse_start(ctx.world.slurm.read_config().get("BOOT_TIME", ""))
+    began_at = _parse_start(_read_start(ctx))
     if began_at is None or not -_WHOLE <= began_at - told_at < _NOT_KEPT_YET:
         return False
-    is_shown = shown_at is not None and shown_at >= max(told_at, began_at)
+    is_shown = shown_at is not None and shown_at >= max(told_at, began_at + _WHOLE)
     return not is_shown
+
+
+def _read_start(ctx: Context) -> str:
+    """When slurmctld began, as it prints it; empty where it does not say."""
+    return ctx.world.slurm.read_config().get("BOOT_TIME", "")
 
 
 def _get_held_at(ctx: Context) -> datetime | None:

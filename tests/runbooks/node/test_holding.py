@@ -195,3 +195,19 @@ def test_a_drain_whose_reason_is_left_was_not_forgotten_by_a_restarted_slurmctld
     run = site.advance(run, times=2)
     assert run.state == RunState.ABORTED, site.story(run.incident)
     assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
+
+
+def test_a_drain_that_the_slurmctld_before_showed_in_the_second_of_the_restart_is_made_again() -> (
+    None
+):
+    """A start is printed in whole seconds: 12:00:29.9 as 12:00:29, after a look at 12:00:29.1."""
+    site = Site()
+    site.slurm.add_job("7", nodes=["gn001"])
+    run = site.begin(site.lose_gpu())
+    run = site.play(run, until=waits_for_jobs)
+    site.slurm.configure("BOOT_TIME", "2025-01-15T00:00:00")
+    run = site.advance(run)
+    _lose_drain(site, began_after=timedelta(0))
+    run = site.advance(run, times=2)
+    assert run.state == RunState.RUNNING, site.story(run.incident)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
