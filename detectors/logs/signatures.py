@@ -335,9 +335,17 @@ def _find(item: _Lines, line: bytes, body: bytes) -> tuple[LineMatch | None, boo
     found = item.pattern.match(body)
     if found is not None or item.signature.begins is Begins.MESSAGE:
         return found, True
-    found = item.pattern.search(line)
-    is_before = found is not None and found.start() <= _begin_of_message(line, body)
-    return (found if is_before else None), False
+    return _search_until(item.pattern, line, _begin_of_message(line, body)), False
+
+
+def _search_until(pattern: LinePattern, line: bytes, last_start: int) -> LineMatch | None:
+    """The first match that starts there at the latest. `re` is not let search what comes after it:
+    a long line in which nothing fits takes it 50 ms a pattern, RE2 a fraction of one."""
+    if isinstance(pattern, re.Pattern):
+        tries = (pattern.match(line, start) for start in range(last_start + 1))
+        return next((found for found in tries if found is not None), None)
+    found = pattern.search(line)
+    return found if found is not None and found.start() <= last_start else None
 
 
 def _begin_of_message(line: bytes, body: bytes) -> int:
