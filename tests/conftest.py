@@ -13,6 +13,7 @@ import pytest
 from django.db import connection
 
 from incidents.inventory import graphs
+from kintsugi import clock
 from tests.services.redis import Redis
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +29,12 @@ def now() -> datetime:
 def _forgotten_inventory() -> None:
     """What one test's inventory was is not another's."""
     graphs.forget()
+
+
+@pytest.fixture(autouse=True)
+def _forgotten_database_time() -> None:
+    """Nor is the time that its database told: a test that travels would stay in the present."""
+    clock.forget()
 
 
 @pytest.fixture(autouse=True)

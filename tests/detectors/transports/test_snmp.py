@@ -35,6 +35,9 @@ from tests.services.snmpd import Snmpd
 
 SECRETS = ("s3cret-community", "wrong-auth-key", "wrong-priv-key", snmpd.AUTH_KEY, snmpd.PRIV_KEY)
 TARGET = Target("leaf-01", "127.0.0.1", kind=TargetKind.SWITCH)
+# Where an answer comes, and however long a busy machine takes for it.
+ANSWERED = SnmpLimits(timeout_s=patient(1), retries=1, walk_s=patient(5))
+# Where none comes.
 QUICK = SnmpLimits(timeout_s=0.3, retries=1, walk_s=5)
 NAMES, STATES = "1.3.6.1.2.1.2.2.1.2", "1.3.6.1.2.1.2.2.1.8"
 V3 = SnmpCredentials(
@@ -133,7 +136,7 @@ TABLE: Rows = {
 
 @contextlib.contextmanager
 def asking(
-    make: Callable[..., Any], answer: Answer, limits: SnmpLimits = QUICK
+    make: Callable[..., Any], answer: Answer, limits: SnmpLimits = ANSWERED
 ) -> Iterator[tuple[Snmp, Agent]]:
     agent = Agent(answer)
     credentials = SnmpCredentials(community="s3cret-community", port=agent.port)
@@ -191,7 +194,10 @@ def test_a_second_walk_of_a_table_asks_for_little_past_its_end() -> None:
 def test_an_agent_that_never_answers_is_unreachable_with_a_hint_and_without_secrets(
     make: Callable[..., Any],
 ) -> None:
-    with asking(make, lambda datagram: []) as (snmp, agent), pytest.raises(Unreachable) as caught:
+    with (
+        asking(make, lambda datagram: [], QUICK) as (snmp, agent),
+        pytest.raises(Unreachable) as caught,
+    ):
         snmp.get(TARGET, ["1.3.6.1.2.1.1.3.0"])
     assert agent.asked == 2
     assert "leaf-01" in str(caught.value)
@@ -202,10 +208,11 @@ def test_an_agent_that_never_answers_is_unreachable_with_a_hint_and_without_secr
 @each_transport
 def test_an_agent_that_answers_the_second_try_is_reached(make: Callable[..., Any]) -> None:
     lost = iter([True])
-    with asking(make, lambda datagram: [] if next(lost, False) else holding(TABLE)(datagram)) as (
-        snmp,
-        _,
-    ):
+
+    def answer(datagram: bytes) -> list[bytes]:
+        return [] if next(lost, False) else holding(TABLE)(datagram)
+
+    with asking(make, answer, replace(QUICK, retries=30)) as (snmp, _):
         assert snmp.get(TARGET, ["1.3.6.1.2.1.1.3.0"]) == {"1.3.6.1.2.1.1.3.0": 4200}
 
 
@@ -219,7 +226,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
         kept.extend(holding(TABLE)(datagram))
         return [kept.pop(0)] if len(kept) > 2 else []
 
-    with asking(make, late) as (snmp, _):
+    with asking(make, late, QUICK) as (snmp, _):
         with pytest.raises(Unreachable):
             snmp.get(TARGET, ["1.3.6.1.2.1.1.1.0"])
         with contextlib.suppress(Unreachable, DetectorError):
@@ -232,7 +239,7 @@ def test_a_truncated_answer_is_as_good_as_none(make: Callable[..., Any], cut: in
     def answer(datagram: bytes) -> list[bytes]:
         return [holding(TABLE)(datagram)[0][:cut]]
 
-    with asking(make, answer) as (snmp, _), pytest.raises(DetectorError, match="leaf-01"):
+    with asking(make, answer, QUICK) as (snmp, _), pytest.raises(DetectorError, match="leaf-01"):
         snmp.walk(TARGET, [NAMES])
 
 
@@ -241,7 +248,7 @@ def test_garbage_is_as_good_as_no_answer(make: Callable[..., Any]) -> None:
     def answer(datagram: bytes) -> list[bytes]:
         return [b"\xff" * 40, b"", b"0"]
 
-    with asking(make, answer) as (snmp, _), pytest.raises(DetectorError, match="leaf-01"):
+    with asking(make, answer, QUICK) as (snmp, _), pytest.raises(DetectorError, match="leaf-01"):
         snmp.get(TARGET, ["1.3.6.1.2.1.1.3.0"])
 
 
@@ -254,7 +261,7 @@ def test_an_agent_that_stops_halfway_is_an_error_of_the_look(make: Callable[...,
         return answer(datagram) if next(asked) < 2 else []
 
     with (
-        asking(make, stopping) as (snmp, _),
+        asking(make, stopping, replace(ANSWERED, timeout_s=1.0)) as (snmp, _),
         pytest.raises(DetectorError, match="stopped answering after"),
     ):
         snmp.walk(TARGET, [NAMES])
@@ -270,7 +277,7 @@ def test_a_walk_without_end_is_given_up(make: Callable[..., Any]) -> None:
         found = [(f"{NAMES}.{row + step}", v2c.Integer32(step)) for step in range(1, 51)]
         return [_reply(message, request, found)]
 
-    with asking(make, endless, replace(QUICK, objects=500)) as (snmp, agent):
+    with asking(make, endless, replace(ANSWERED, objects=500)) as (snmp, agent):
         with pytest.raises(DetectorError, match="more than 500 objects"):
             snmp.walk(TARGET, [NAMES])
         assert agent.asked < 20
@@ -285,7 +292,7 @@ def test_an_agent_that_goes_round_in_circles_is_given_up(make: Callable[..., Any
             _reply(message, request, [(f"{NAMES}.{row}", v2c.Integer32(row)) for row in (1, 2, 3)])
         ]
 
-    with asking(make, circle, replace(QUICK, objects=500, walk_s=2)) as (snmp, agent):
+    with asking(make, circle, replace(ANSWERED, objects=500, walk_s=2)) as (snmp, agent):
         with pytest.raises(DetectorError, match=r"went back to|more than|not done"):
             snmp.walk(TARGET, [NAMES])
         assert agent.asked < 1000
@@ -405,9 +412,11 @@ def agent() -> Iterator[Snmpd]:
         running.stop()
 
 
-def _to(agent: Snmpd, make: Callable[..., Any], credentials: SnmpCredentials) -> Any:
+def _to(
+    agent: Snmpd, make: Callable[..., Any], credentials: SnmpCredentials, limits: SnmpLimits
+) -> Any:
     known = replace(credentials, port=agent.port)
-    return make(lambda target: known, QUICK)
+    return make(lambda target: known, limits)
 
 
 @pytest.mark.needs("snmpd")
@@ -429,7 +438,7 @@ def _to(agent: Snmpd, make: Callable[..., Any], credentials: SnmpCredentials) ->
 def test_net_snmp_is_read(
     agent: Snmpd, make: Callable[..., Any], credentials: SnmpCredentials
 ) -> None:
-    snmp = _to(agent, make, credentials)
+    snmp = _to(agent, make, credentials, ANSWERED)
     try:
         assert snmp.get(TARGET, ["1.3.6.1.2.1.1.5.0"]) == {"1.3.6.1.2.1.1.5.0": b"leaf-01"}
         found = snmp.walk(TARGET, [NAMES, STATES])
@@ -454,7 +463,7 @@ def test_net_snmp_is_read(
 def test_wrong_credentials_are_told_by_what_to_check(
     agent: Snmpd, make: Callable[..., Any], credentials: SnmpCredentials, hint: str
 ) -> None:
-    snmp = _to(agent, make, credentials)
+    snmp = _to(agent, make, credentials, QUICK)
     try:
         with pytest.raises(Unreachable) as caught:
             snmp.get(TARGET, ["1.3.6.1.2.1.1.5.0"])
