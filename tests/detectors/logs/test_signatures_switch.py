@@ -179,10 +179,38 @@ def test_what_syncd_alone_logs_as_an_error_opens_no_incident():
         "ERR pmon#thermalctld[31]: Caught exception while running thermal policy - AttributeError()",
         "ERR pmon#pcied[31]: Exception occurred during stop_event wait: timeout",
         "ERR teamd#tlm_teamd: :- get_dumps: Can't get dump for LAG 'PortChannel7'. Skipping",
+        "ERR macsec#wpa_supplicant: could not process SIGINT or SIGTERM in two seconds. Looks like there",
+        "ERR bgp0#root: Error: zebra is not ready to accept connections",
+        "ERR lldp#lldp-syncd [lldp_syncd] ERROR: Could not infer system information from: {'id': 7}",
+        "ERR lldp#lldp-syncd [lldp_syncd] ERROR: Failed to parse lldp age 7 --",
+        "ERR dhcp_relay#dhcpmon[77]: Invalid number of interfaces, downlink/south 7, uplink/north 0",
+        "ERR pmon#stormond[77]: [Errno 8] Exec format error: 'disktool'",
+        "ERR swss#orchagent: :- pfcFrameCounterCheck: Invalid port oid 0x1000000000077",
+        "ERR swss#orchagent: :- setPortPfcAsym: Failed to set PFC mode 0 to port id 0x1000000000077 (rc:-196608)",
+        "ERR swss#orchagent: :- setPortPfcAsym: Failed to set PFC mode 1 to port id 0x1000000000077 (rc:-2)",
+        "ERR bgp#mgmtd[77]: [AAAAA-77777] mgmt_ds_lock: ERROR: lock already taken on DS:running by session-id 7",
+        "ERR gnmi#gnmi-native: :- getDbInfo: Failed to find CHASSIS_STATE_DB database in  namespace",
+        "ERR telemetry#supervisord: telemetry terminate called: getDbInfo: Failed to find CHASSIS_STATE_DB",
+        "ERR bgp#bgpmon: *ERROR* Failed with rc:7 when execute: ['vtysh', '-c', 'show bgp summary json']",
+        "ERR kernel: [    7.777777] audit: rate limit exceeded",
     ],
 )
 def test_what_the_maintainers_call_harmless_raises_nothing(text):
     assert facts(SONIC + text) == []
+
+
+# The maintainers pass these over in their tests, too; by the code that prints them something is broken on a switch in use.
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERR bgp0#/supervisor-proc-exit-listener: Process 'bgpd' is not running in namespace 'asic0' (7.0 minutes).",
+        "ERR kernel: [  7.7] sxd_kernel: [error] SDK main monitor thread does not respond",
+        "ERR pmon#xcvrd[41]: CMIS: Ethernet8: no suitable app for the port appl 1 host_lane_count 8",
+        "ERR swss#orchagent: :- setPortPfcAsym: Failed to set PFC mode 1 to port id 0x1000000000077 (rc:-1)",
+    ],
+)
+def test_what_the_maintainers_pass_over_and_is_broken_raises(text):
+    assert fact(SONIC + text).event is RAISED
 
 
 @pytest.mark.parametrize(
