@@ -63,7 +63,11 @@ _MONTHS |= {"loka": 10, "marras": 11, "joulu": 12}
 
 _HALF_A_YEAR = timedelta(days=182)
 
-_CLOCK = r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:(?P<point>[.,])(?P<frac>\d+)(?:\.\d+)?)?"
+# Comware puts a colon before its milliseconds, and the year behind them.
+_CLOCK = (
+    r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"
+    r"(?:(?P<point>[.,]|:(?=\d{3} (?:19|20)\d\d ))(?P<frac>\d+)(?:\.\d+)?)?"
+)
 _ISO = re.compile(
     r"(?P<year>\d{4})[-/](?P<month>\d{1,2})[-/](?P<day>\d{1,2})[Tt ]\s?"
     + _CLOCK
@@ -97,8 +101,8 @@ _CALLER = re.compile(r"^\[\s*[TC]\d+\]\s")
 _KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
 # Before the stamp: `*`, a sequence number or two (IOS counts what it sends, and with `service
 # sequence-numbers` what it says), `host:`, `host RP/0/RSP0/CPU0:` or `0/RP0/ADMIN0:` (Cisco's
-# families).
-_BARE_LEAD = re.compile(r":?\s*(?:\d+: ){0,2}[*.]?")
+# families), the `%` of Comware's console and log file.
+_BARE_LEAD = re.compile(r":?\s*(?:\d+: ){0,2}(?:[*.]|%(?=[A-Z][a-z]{2} {1,2}\d))?")
 _LEAD = re.compile(
     r":?\s*(?:\d+: ){0,2}(?::\s*)?(?:(?P<host>[A-Za-z0-9][\w.-]*)\s?:?\s+)?"
     r"(?:(?:(?:RP|LC)/[\w/]+|\d{1,3}/(?:RP|LC|FC|SC)?\d{1,2}/ADMIN\d):)?[*.]?"

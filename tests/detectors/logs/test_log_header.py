@@ -18,6 +18,7 @@ XID = "NVRM: Xid (PCI:0000:19:00): 79, pid=811, GPU has fallen off the bus."
 AT = datetime(2025, 1, 12, 3, 4, 5, tzinfo=UTC)
 AT_MINUTE = AT.replace(second=0)
 AT_MICROS = AT.replace(microsecond=123456)
+AT_MILLIS = AT.replace(microsecond=123000)
 
 
 def header(
@@ -136,6 +137,9 @@ FORMS = [
         ("2025-01-12T03:04:05Z 7f7777777777 -1 osd.7 it", None, AT, "7f7777777777 -1 osd.7 it"),
         ("2025-01-12T03:04:05Z mon.b (mon.0) 7 : it", None, AT, "mon.b (mon.0) 7 : it"),
         ("ALML/4/FAN_FAIL: fan 7", None, NOW, "ALML/4/FAN_FAIL: fan 7"),
+        # Comware's console and log file: the milliseconds behind a colon, then the year.
+        ("%Jan 12 03:04:05:123 2025 leaf-03 DEV/2/FAN: it", "leaf-03", AT_MILLIS, "DEV/2/FAN: it"),
+        ("<7>*Jan 12 03:04:05:123 2025 leaf-03 PS/7/A: it", "leaf-03", AT_MILLIS, "PS/7/A: it"),
         # Nor is a level, in a file of a platform's own.
         ("2025-01-12 03:04:05 ERROR: it failed", None, AT, "ERROR: it failed"),
     ],
