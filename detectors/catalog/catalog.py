@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -51,10 +51,6 @@ _DIRECTORY = Path(__file__).parent
 # How soon a change of the site's files is seen: nobody waits for it, and each look is a system call
 # a file. Our choice.
 _LOOK_EVERY_S = 5.0
-_TABLES = (
-    *("type", "signature", "grammar", "rule", "grace", "harmless"),
-    *("advice", "drain", "vendor_catalog"),
-)
 DRAINED_FOR = "slurm.drained_for."
 """The metrics of the [[drain]] rows, each completed by its fault type."""
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
@@ -166,7 +162,7 @@ class FaultType:
     ) -> FaultEvent:
         """As bad as this type is, and calling for what it calls for. `identity` is its `event_id`;
         `at` both when it happened and when we saw it."""
-        return FaultEvent(
+        fault_event = FaultEvent(
             identity,
             self.id,
             event,
@@ -177,10 +173,9 @@ class FaultType:
             severity=self.severity,
             action=self.action,
             component=self.component,
-            qualifier=qualifier,
-            count=count,
-            excerpt=excerpt,
-            provenance=provenance,
+        )
+        return replace(
+            fault_event, qualifier=qualifier, count=count, excerpt=excerpt, provenance=provenance
         )
 
 
@@ -358,32 +353,21 @@ class _Reader:
         except (OSError, ValueError) as error:
             self.problems.append(f"{name}: cannot be read: {error}")
             return
-        for table in sorted(set(found) - {"defaults", *_TABLES}):
+        for table in sorted(set(found) - {"defaults", *_ADDERS}):
             self.problems.append(f"{name}: unknown table {table}")
         self.take(name, found, text)
 
     def take(self, name: str, found: Mapping[str, Any], text: str = "") -> None:
         """The rows of every table; `text` is what they were read from, for the line numbers of
         problems."""
-        adders = {
-            "type": self._add_type,
-            "signature": self._add_signature,
-            "grammar": self._add_grammar,
-            "rule": self._add_rule,
-            "grace": self._add_grace,
-            "harmless": self._add_harmless,
-            "advice": self._add_advice,
-            "drain": self._add_drain,
-            "vendor_catalog": self._add_vendor_catalog,
-        }
-        for table, add in adders.items():
+        for table, add in _ADDERS.items():
             defaults = found.get("defaults", {}) if table == "type" else {}
             for where, row in _locate_rows(name, text, found, table):
                 self._try_add(where, {**defaults, **row}, add)
 
-    def _try_add(self, where: str, row: dict[str, Any], add: Any) -> None:
+    def _try_add(self, where: str, row: dict[str, Any], add: _Adder) -> None:
         try:
-            add(where, row)
+            add(self, where, row)
         except ValueError as error:
             name = row.get("id") or row.get("type") or row.get("types") or "row"
             reasons = str(error).splitlines()
@@ -445,6 +429,21 @@ class _Reader:
 
     def _add_unknown(self, where: str, names: Sequence[str]) -> None:
         self.problems += [f"{where}: {name}: no such fault type" for name in names]
+
+
+_Adder = Callable[[_Reader, str, dict[str, Any]], None]
+# By table of a file, in the order in which a file's tables are read.
+_ADDERS: Mapping[str, _Adder] = {
+    "type": _Reader._add_type,
+    "signature": _Reader._add_signature,
+    "grammar": _Reader._add_grammar,
+    "rule": _Reader._add_rule,
+    "grace": _Reader._add_grace,
+    "harmless": _Reader._add_harmless,
+    "advice": _Reader._add_advice,
+    "drain": _Reader._add_drain,
+    "vendor_catalog": _Reader._add_vendor_catalog,
+}
 
 
 def _locate_rows(
@@ -563,6 +562,8 @@ def _parse_signatures(where: str, row: Mapping[str, Any], *, is_of_site: bool) -
         reasons += _list_refused(named)
     if reasons or not isinstance(event, EventKind) or not isinstance(kind, ResourceKind):
         raise ValueError("\n".join(reasons))
+    if not isinstance(begins, Begins):
+        begins = Begins.MESSAGE
     shared = Signature(
         types,
         event,
@@ -573,7 +574,7 @@ def _parse_signatures(where: str, row: Mapping[str, Any], *, is_of_site: bool) -
         where,
         programs,
         facilities,
-        begins=begins if isinstance(begins, Begins) else Begins.MESSAGE,
+        begins=begins,
         scan=scan,
         is_of_site=is_of_site,
     )
@@ -696,15 +697,12 @@ def _build(reader: _Reader) -> Catalog:
     for name, fault_type in reader.types.items():
         boot_grace = graces.longest(reader.graces, name)
         types[name] = replace(fault_type, boot_grace=boot_grace)
-    return Catalog(
-        types,
-        tuple(reader.signatures),
-        rules_by_metric,
-        tuple(reader.harmless),
-        tuple(reader.advices),
-        tuple(reader.drains),
-        tuple(reader.vendor_catalogs),
-    )
+    signatures = tuple(reader.signatures)
+    harmless = tuple(reader.harmless)
+    advices = tuple(reader.advices)
+    drains = tuple(reader.drains)
+    vendor_catalogs = tuple(reader.vendor_catalogs)
+    return Catalog(types, signatures, rules_by_metric, harmless, advices, drains, vendor_catalogs)
 
 
 def _make_drain_rules(drains: Iterable[CheckDrain]) -> Iterator[rules.ThresholdRule]:

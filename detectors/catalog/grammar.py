@@ -76,12 +76,12 @@ def _make_mnemonic_patterns(subject: str, word: str, *, is_last: bool) -> list[s
     if not is_last:
         forms.append(rf"(?:\w{{0,40}}_)?{word}_(?:\w{{0,40}}_)?{subject}\d*{rest}")
     about = _join_alternatives(*forms)
-    return [
-        rf"{_NAMED}{_FACILITY}-\d-{about}\s?:",
-        rf"{_NAMED}{_make_facility_pattern(subject)}-\d-(?:\w{{0,40}}_)?{word}{rest}\s?:",
-        rf"{_HUAWEI}\w{{1,40}}/\d/{about}(?:\(\w{{1,4}}\))?(?:\[\d{{1,10}}\])?:",
-        rf"{_OS10}{about}\s?:",
-    ]
+    facility = _make_facility_pattern(subject)
+    by_mnemonic = rf"{_NAMED}{_FACILITY}-\d-{about}\s?:"
+    by_facility = rf"{_NAMED}{facility}-\d-(?:\w{{0,40}}_)?{word}{rest}\s?:"
+    of_huawei = rf"{_HUAWEI}\w{{1,40}}/\d/{about}(?:\(\w{{1,4}}\))?(?:\[\d{{1,10}}\])?:"
+    of_os10 = rf"{_OS10}{about}\s?:"
+    return [by_mnemonic, by_facility, of_huawei, of_os10]
 
 
 def _make_subject_patterns(subject: str) -> list[str]:

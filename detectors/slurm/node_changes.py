@@ -66,18 +66,24 @@ class Changes:
 def observe(node: NodeState, slurm_user: str) -> SeenState:
     """One node as it is kept."""
     state = _clean(format_state(node), _LONGEST_TEXT)
+    is_serving = node.is_serving
+    condition = get_condition(state, is_serving=is_serving)
+    holder = _clean(drain_reasons.find_holder(node, slurm_user), _LONGEST_USER)
+    reason = _clean(node.reason, _LONGEST_TEXT)
+    reason_set_by = _clean(node.reason_set_by, _LONGEST_USER)
+    gpus = min(node.gpus_registered, _MOST_GPUS)
     return SeenState(
-        state=state,
-        condition=get_condition(state, is_serving=node.is_serving),
-        is_serving=node.is_serving,
-        holder=_clean(drain_reasons.find_holder(node, slurm_user), _LONGEST_USER),
-        reason=_clean(node.reason, _LONGEST_TEXT),
-        reason_set_by=_clean(node.reason_set_by, _LONGEST_USER),
+        state,
+        condition,
+        is_serving,
+        holder,
+        reason,
+        reason_set_by,
         reason_set_at=node.reason_changed_at,
         resume_after=node.resume_after,
         boot_time=node.boot_time,
         slurmd_started_at=node.slurmd_started_at,
-        gpus=min(node.gpus_registered, _MOST_GPUS),
+        gpus=gpus,
     )
 
 

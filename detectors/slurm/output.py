@@ -278,26 +278,27 @@ def _parse_node(block: str) -> NodeState:
     lines = [line.strip() for line in block.splitlines()]
     base, flags = parse_state(_get_word(lines, "State"))
     reason, user, changed_at = _parse_reason(lines)
-    boot_time, gpus = (
-        _parse_time(_get_word(lines, "BootTime")),
-        _count_gres_gpus(_get_word(lines, "Gres")),
-    )
-    partitions = filter(None, _get_word(lines, "Partitions").split(","))
+    boot_time = _parse_time(_get_word(lines, "BootTime"))
+    slurmd_started_at = _parse_time(_get_word_behind(lines, "BootTime", "SlurmdStartTime"))
+    resume_after = _parse_time(_get_word_behind(lines, "LastBusyTime", "ResumeAfterTime"))
+    gpus = _count_gres_gpus(_get_word(lines, "Gres"))
+    partitions = tuple(filter(None, _get_word(lines, "Partitions").split(",")))
     name, address = _get_word(lines, "NodeName"), _get_word(lines, "NodeAddr")
+    comment = _get_line(lines, "Comment")
     return NodeState(
-        name=name,
-        base=base,
-        flags=flags,
+        name,
+        base,
+        flags,
         reason=reason,
         reason_set_by=user,
         reason_changed_at=changed_at,
         boot_time=boot_time,
-        partitions=tuple(partitions),
+        partitions=partitions,
         gpus=gpus,
         address=address,
-        slurmd_started_at=_parse_time(_get_word_behind(lines, "BootTime", "SlurmdStartTime")),
-        resume_after=_parse_time(_get_word_behind(lines, "LastBusyTime", "ResumeAfterTime")),
-        comment=_get_line(lines, "Comment"),
+        slurmd_started_at=slurmd_started_at,
+        resume_after=resume_after,
+        comment=comment,
     )
 
 

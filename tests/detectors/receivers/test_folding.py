@@ -5,13 +5,23 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import get_type_hints
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.faults import Action, Component, EventKind, Severity
+from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
 from detectors.logs.signatures import Fact
-from detectors.receivers.folding import BURST, LONGEST_HOLD_S, STORM_EVENTS_PER_S, Folded, Folder
+from detectors.provenance import Provenance
+from detectors.receivers.folding import (
+    BURST,
+    LONGEST_HOLD_S,
+    SHARED_FIELDS,
+    STORM_EVENTS_PER_S,
+    Folded,
+    Folder,
+    of_event,
+)
 
 AT = datetime(2025, 1, 12, 3, 4, 5, tzinfo=UTC)
 
@@ -36,6 +46,37 @@ def occurrence(
         meaning="",
     )
     return Folded(fact, AT, b"the line", key, count)
+
+
+def test_an_event_that_came_by_another_way_than_a_line_goes_out_as_it_came() -> None:
+    event = FaultEvent(
+        event_id="",
+        fault_type="switch.port.down",
+        event=EventKind.RAISED,
+        resource="switch/leaf-07/port/Ethernet8",
+        source="trap",
+        occurred_at=AT,
+        observed_at=AT,
+        severity=Severity.MAJOR,
+        action=Action.CHECK_CABLE,
+        component=Component.INTERCONNECT_SWITCH,
+        qualifier="rx",
+        source_key="k",
+        count=3,
+        code=7,
+        excerpt="linkDown",
+        attributes={"oid": "1.3.6.1.6.3.1.1.5.3"},
+        provenance=Provenance(program="snmptrapd"),
+    )
+    assert of_event(event).event(AT) == event
+    assert of_event(event).fact.host == "leaf-07"
+
+
+def test_what_a_fact_and_an_event_share_has_one_type_in_both() -> None:
+    of_fact, in_event = get_type_hints(Fact), get_type_hints(FaultEvent)
+    assert {name: of_fact[name] for name in SHARED_FIELDS} == {
+        name: in_event[name] for name in SHARED_FIELDS
+    }
 
 
 def feed(folder: Folder, number: int, new: Folded, now: float) -> None:
