@@ -164,12 +164,13 @@ class MachineAdmin(ReadOnlyAdmin):
     def get_page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         incidents = add_place(Incident.objects.filter(pk__in=_list_incidents_about(row.path)))
         faults = Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")
-        past_incidents = incidents.filter(state__in=CLOSED)
+        past_incidents = incidents.filter(state__in=CLOSED)[:PAST_SHOWN]
+        parts = get_history(row.path)
         return {
             "open_incidents": incidents.filter(state__in=OPEN),
-            "past_incidents": past_incidents[:PAST_SHOWN],
+            "past_incidents": past_incidents,
             "faults": faults[:100],
-            "parts": get_history(row.path),
+            "parts": parts,
             "can_report": request.user.has_perm("incidents.add_userreport"),
         }
 

@@ -78,15 +78,10 @@ class _Finding:
 def evaluate_own_health(now: datetime, *, inbox: Backlog) -> list[FaultEvent]:
     """The beginnings and the ends of Kintsugi's faults of its own, of the types here."""
     rows = list_latest()
-    findings = (
-        _evaluate_parts(rows, now),
-        _evaluate_inbox(rows, inbox, now),
-        _evaluate_spools(rows, now),
-        _evaluate_disks(rows, now),
-        _evaluate_clocks(rows, now),
-        _evaluate_database(rows, now),
-        _evaluate_redis(rows, now),
-    )
+    findings = [_evaluate_parts(rows, now), _evaluate_inbox(rows, inbox, now)]
+    findings += [_evaluate_spools(rows, now), _evaluate_disks(rows, now)]
+    findings += [_evaluate_clocks(rows, now), _evaluate_database(rows, now)]
+    findings.append(_evaluate_redis(rows, now))
     standing: dict[str, set[Place]] = defaultdict(set)
     for fault_type, *place in _STANDING.rows():
         standing[fault_type].add((place[0], place[1]))

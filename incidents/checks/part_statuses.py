@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -78,19 +78,28 @@ def _make_status(row: Heartbeat, rows: list[Heartbeat], now: datetime) -> PartSt
         state, trouble = PartState.SILENT, own_health.describe_silence(row, rows, now)
     elif row.trouble:
         state, trouble = PartState.DEGRADED, texts.describe_degraded_part(row)
-    return PartStatus(
-        part=resources.printable(row.part),
-        host=resources.printable(row.host),
+    part = resources.printable(row.part)
+    host = resources.printable(row.host)
+    version = resources.printable(row.version)
+    directory = resources.printable(row.directory)
+    queues = tuple(map(resources.printable, row.queues))
+    printable_trouble = resources.printable(trouble)
+    process = PartStatus(
+        part=part,
+        host=host,
         pid=row.pid,
-        version=resources.printable(row.version),
+        version=version,
         state=state,
         began_at=row.began_at,
         seen_at=row.seen_at,
-        queues=tuple(map(resources.printable, row.queues)),
-        trouble=resources.printable(trouble),
+        queues=queues,
+    )
+    return replace(
+        process,
+        trouble=printable_trouble,
         backlog_bytes=row.backlog_bytes,
         backlog_since=row.backlog_since,
-        directory=resources.printable(row.directory),
+        directory=directory,
         disk_free=row.disk_free,
         disk_size=row.disk_size,
         clock_ahead_s=row.clock_ahead_s,

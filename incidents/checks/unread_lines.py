@@ -183,10 +183,10 @@ def _get_machine(path: str) -> str:
 def _make_sighting(row: UnreadOnMachine) -> UnreadSighting:
     template = row.template
     return UnreadSighting(
-        key=template.key,
-        program=template.program,
-        template=template.template,
-        machine=row.machine,
+        template.key,
+        template.program,
+        template.template,
+        row.machine,
         count=row.count,
         first_at=row.first_at,
         last_at=row.last_at,

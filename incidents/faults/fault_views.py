@@ -169,21 +169,27 @@ class StoredFault(Protocol):
 
 def view_stored(row: StoredFault, *, opens_incident: bool, is_sympathetic: bool) -> FaultView:
     """A row as correlation looks at it; what its type says of it is given besides."""
-    component, severity, action = row.component, row.severity, row.action
+    component = Component(row.component)
+    severity = Severity(row.severity)
+    action = Action(row.action)
+    raised_at, observed_at, is_active = row.raised_at, row.observed_at, row.is_active
+    is_believed = row.forger in BELIEVED
+    is_measured = row.forger == Forger.ROOT.value
+    is_proved = row.forger not in ("", Forger.ANYONE.value)
     return FaultView(
         row.fault_type,
         row.resource,
-        Component(component),
-        Severity(severity),
-        Action(action),
-        occurred_at=row.raised_at,
-        observed_at=row.observed_at,
+        component,
+        severity,
+        action,
+        raised_at,
+        observed_at,
         opens_incident=opens_incident,
         is_sympathetic=is_sympathetic,
-        is_active=row.is_active,
-        is_believed=row.forger in BELIEVED,
-        is_measured=row.forger == Forger.ROOT.value,
-        is_proved=row.forger not in ("", Forger.ANYONE.value),
+        is_active=is_active,
+        is_believed=is_believed,
+        is_measured=is_measured,
+        is_proved=is_proved,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -186,15 +186,18 @@ def load_out_by_reason(prefix: str) -> list[NodeState]:
 
 def _build_state(row: NodeInterval) -> NodeState:
     base, *flags = row.state.split("+")
-    return NodeState(
-        name=row.node,
-        base=base,
-        flags=frozenset(flags),
+    state = NodeState(
+        row.node,
+        base,
+        frozenset(flags),
         reason=row.reason,
         reason_set_by=row.reason_set_by,
         reason_changed_at=row.reason_set_at,
         boot_time=row.boot_time,
         partitions=(),
+    )
+    return replace(
+        state,
         gpus=row.gpus,
         slurmd_started_at=row.slurmd_started_at,
         resume_after=row.resume_after,

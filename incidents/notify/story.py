@@ -147,12 +147,10 @@ def build_card(
     latest_text = "" if latest in does else latest
     fault_count = faults["joined"] or 1
     active_count = faults["active"]
-    advice = find_advice(incident)
-    advice_text = advice.format(incident.root_resource) if advice is not None else ""
-    advice_url = advice.url if advice is not None else ""
+    advice_text, advice_url = _format_advice(incident)
+    fields = _describe_incident(incident) | _get_times(incident)
     return Card(
-        **_describe_incident(incident),
-        **_get_times(incident),
+        **fields,
         state=state,
         now=does,
         asked=asked,
@@ -164,6 +162,15 @@ def build_card(
         advice=advice_text,
         advice_url=advice_url,
     )
+
+
+def _format_advice(incident: Incident) -> tuple[str, str]:
+    """What a person does about it, and the page that says more; both empty where nothing is
+    advised."""
+    advice = find_advice(incident)
+    if advice is None:
+        return "", ""
+    return advice.format(incident.root_resource), advice.url
 
 
 def find_advice(incident: Incident) -> Advice | None:
@@ -251,13 +258,14 @@ def build_reply(entry: TimelineEntry) -> Reply:
 
 
 def build_notice_card(notice: Notice) -> NoticeCard:
+    url = _get_page_url(notice.path)
     return NoticeCard(
         number=notice.pk,
         title=notice.title,
         text=notice.text,
         now=notice.doing,
         asked=notice.asked,
-        url=_get_page_url(notice.path),
+        url=url,
         is_open=notice.is_open,
     )
 

@@ -50,10 +50,12 @@ def make_event(request: DrainRequest, told_by: Provenance, *, now: datetime) -> 
     kind = EventKind.CLEARED if request.is_end else EventKind.RAISED
     identity = event_id("drain_request", node.name, request.check, kind, now.isoformat())
     excerpt = f"{request.check}: {reason or 'the node need not be drained any more'}"
-    return catalog.load()[FAULT_TYPE].create_event(
+    fault_type = catalog.load()[FAULT_TYPE]
+    place = resources.node(node.name)
+    return fault_type.create_event(
         identity,
         kind,
-        resources.node(node.name),
+        place,
         source="poll",
         at=now,
         qualifier=request.check,

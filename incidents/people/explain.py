@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from detectors import provenance as provenances
 from detectors import resources
@@ -70,9 +71,10 @@ def build_account(incident_id: int) -> Account | None:
     silence = _find_silence(incident)
     people = tuple(_list_persons_acts(incident))
     others = tuple(_list_others(incident))
+    fault_count = len(members)
     return Account(
         incident=incident_id,
-        faults=len(members),
+        faults=fault_count,
         root=root,
         seen=seen,
         reported=reported,
@@ -109,20 +111,22 @@ class _Reader:
         title = self._get_title(fault.fault_type)
         place = self._format_resource(fault.resource)
         sources = self._list_sources([fault])
-        return RootAccount(
-            fault_type=fault.fault_type,
-            title=title,
-            place=place,
-            because=link.reason,
-            rule=link.rule,
-            by=link.placed_by,
-            at=fault.raised_at,
-            observed_at=fault.observed_at,
-            clock=fault.clock,
+        reason, rule, by = link.reason, link.rule, link.placed_by
+        raised_at, observed_at, clock = fault.raised_at, fault.observed_at, fault.clock
+        root = RootAccount(
+            fault.fault_type,
+            title,
+            place,
+            because=reason,
+            rule=rule,
+            by=by,
+            at=raised_at,
+            observed_at=observed_at,
+            clock=clock,
             sources=sources,
             excerpt=excerpt,
-            told_by=_list_tellers([fault]),
         )
+        return replace(root, told_by=_list_tellers([fault]))
 
     def seen(self) -> list[SeenFaults]:
         groups: dict[str, list[IncidentFault]] = defaultdict(list)
@@ -134,7 +138,8 @@ class _Reader:
     def _make_seen_faults(self, fault_type: str, links: Sequence[IncidentFault]) -> SeenFaults:
         faults = [link.fault for link in links]
         faults.sort(key=lambda fault: (fault.raised_at, fault.pk))
-        first = faults[0]
+        severity, first_at = faults[0].severity, faults[0].raised_at
+        fault_count = len(faults)
         title = self._get_title(fault_type)
         active = sum(fault.is_active for fault in faults)
         events = sum(fault.count for fault in faults)
@@ -143,22 +148,22 @@ class _Reader:
         observed_at = min(fault.observed_at for fault in faults)
         sources = self._list_sources(faults)
         clocks = tuple(sorted({fault.clock for fault in faults}))
-        return SeenFaults(
-            fault_type=fault_type,
-            title=title,
-            severity=first.severity,
-            faults=len(faults),
+        seen = SeenFaults(
+            fault_type,
+            title,
+            severity,
+            faults=fault_count,
             active=active,
             events=events,
             places=places,
-            first_at=first.raised_at,
+            first_at=first_at,
             last_at=last_at,
             observed_at=observed_at,
             sources=sources,
             clocks=clocks,
-            told_by=_list_tellers(faults),
-            is_doubted=self._is_doubted(faults),
         )
+        told_by = _list_tellers(faults)
+        return replace(seen, told_by=told_by, is_doubted=self._is_doubted(faults))
 
     def _is_doubted(self, faults: Iterable[Fault]) -> bool:
         """Whether a text alone has told of these, and they call for a repair beside what is

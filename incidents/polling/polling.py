@@ -448,14 +448,16 @@ def finish(
         if not (chunk is None or is_late or _is_changed(state)):
             continue
         next_at = _get_next_time(state, every, now) if state.failures or is_late else None
+        memory = pack(state.memory, state.seen_at)
+        polled_at = state.seen_at or now
         poll = Poll(
             pk=state.pk,
             detector=state.detector,
             kind=state.kind,
             target=state.target,
             failures=state.failures,
-            memory=pack(state.memory, state.seen_at),
-            polled_at=state.seen_at or now,
+            memory=memory,
+            polled_at=polled_at,
             next_poll_at=next_at,
         )
         (fresh if poll.pk is None else updated).append(poll)
@@ -618,17 +620,20 @@ def _poll_state(row: Poll, chunk_polled_at: datetime | None = None) -> PollState
     """A row that is not stored yet is of a target that nothing is remembered of."""
     looked_at = _get_look_time(row, chunk_polled_at)
     text = _decompress(bytes(row.memory))
+    memory = _decode(text, looked_at)
+    is_in_step = row.next_poll_at is None
+    version = _get_version(row)
     return PollState(
         row.pk,
         row.detector,
         row.kind,
         row.target,
         row.failures,
-        _decode(text, looked_at),
+        memory,
         looked_at,
-        is_in_step=row.next_poll_at is None,
+        is_in_step=is_in_step,
         stored=text,
-        version=_get_version(row),
+        version=version,
     )
 
 

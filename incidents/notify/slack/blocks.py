@@ -121,10 +121,12 @@ def make_notice_blocks(notice: NoticeCard) -> list[Block]:
     page = mrkdwn.link(notice.url, "Open its page")
     asking = f"{heading}\n{mrkdwn.escape(notice.asked, 600)}\n{page}"
     buttons = ask_blocks(notice.ask) if notice.ask is not None else []
+    text = _make_mrkdwn(mrkdwn.escape(notice.text, 2900))
+    fields = [_make_mrkdwn(doing), _make_mrkdwn(asking)]
     return [
         {"type": "header", "text": _make_plain(header)},
-        {"type": "section", "text": _make_mrkdwn(mrkdwn.escape(notice.text, 2900))},
-        {"type": "section", "fields": [_make_mrkdwn(doing), _make_mrkdwn(asking)]},
+        {"type": "section", "text": text},
+        {"type": "section", "fields": fields},
         *buttons,
     ]
 
