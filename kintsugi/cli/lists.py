@@ -59,20 +59,21 @@ def list_runbooks(as_json: Json = False) -> None:
     output.print_rows(rows, columns, as_json=as_json, empty="No runbook.")
 
 
+def _describe_mode(name: str, title: str, step_back: RunbookMode | None) -> dict[str, object]:
+    mode = str(services.get_mode(name))
+    row: dict[str, object] = {"runbook": name, "mode": mode, "title": title}
+    if step_back is None:
+        return {**row, "stepped_back_at": None, "stepped_back_why": ""}
+    row["stepped_back_at"] = step_back.stepped_back_at
+    row["stepped_back_why"] = step_back.stepped_back_why
+    return row
+
+
 def list_modes(as_json: Json = False) -> None:
     own = {row.runbook: row for row in RunbookMode.objects.exclude(stepped_back_at=None)}
     rows: list[dict[str, object]] = []
     for name, title in services.get_runbook_titles().items():
-        back = own.get(name)
-        rows.append(
-            {
-                "runbook": name,
-                "mode": str(services.get_mode(name)),
-                "title": title,
-                "stepped_back_at": back.stepped_back_at if back is not None else None,
-                "stepped_back_why": back.stepped_back_why if back is not None else "",
-            }
-        )
+        rows.append(_describe_mode(name, title, own.get(name)))
     ceiling = services.get_site_mode()
     if ceiling is not None:
         title = "no runbook goes further"

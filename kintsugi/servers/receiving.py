@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypedDict, TypeVar
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -59,28 +59,42 @@ def build_receiver() -> Receiver:
     if settings.KINTSUGI["KINTSUGI_SYSLOG_RELAYS"] is None:
         _log.warning(_NO_RELAYS)
     try:
-        listen, relp = _open_listeners()
-        tls = _open_tls_door()
-        trap_listeners = _open_trap_listeners(directory)
+        openings = _open_all(directory)
     except (PassedSocketError, AddressTaken, TlsError) as error:
         spool.close()
         raise AddressTaken(str(error)) from error
     readers = _Readers()
+    inbox = DatabaseInbox()
+    zones = _load_zones()
     return Receiver(
         matcher=readers.matcher,
         unread_reader=readers.unread_reader,
         spool=spool,
-        inbox=DatabaseInbox(),
-        listen=listen,
+        inbox=inbox,
         senders=senders,
-        zones=_load_zones(),
+        zones=zones,
         now=clock.now,
-        relp=relp,
-        tls=tls,
-        doors=trap_listeners,
+        **openings,
         report_refusals=_record_refusals,
         report_unread=_record_unread,
     )
+
+
+class _Openings(TypedDict):
+    """Where a receiver hears its senders, by the names of Receiver's parameters."""
+
+    listen: Listen
+    relp: socket.socket | None
+    tls: TlsDoor | None
+    doors: Sequence[Door]
+
+
+def _open_all(directory: Path) -> _Openings:
+    """Raises PassedSocketError, AddressTaken, TlsError."""
+    listen, relp = _open_listeners()
+    tls = _open_tls_door()
+    trap_listeners = _open_trap_listeners(directory)
+    return {"listen": listen, "relp": relp, "tls": tls, "doors": trap_listeners}
 
 
 def _load_zones() -> Zones:

@@ -41,16 +41,7 @@ class Banner:
 
 def get_banners() -> list[Banner]:
     """What holds Kintsugi back right now."""
-    return [
-        *_stop_switch_banners(),
-        *_build_breaker_banners(),
-        *_stop_file_banners(),
-        *_build_refused_sender_banners(),
-        *_build_silence_banners(),
-        *_build_overload_banners(),
-        *_build_own_health_banners(),
-        *_build_message_banners(),
-    ]
+    return [banner for build in _BUILDERS for banner in build()]
 
 
 def _stop_switch_banners() -> list[Banner]:
@@ -198,3 +189,16 @@ def _build_silence_banners() -> list[Banner]:
 
 def _format_minute(time: datetime) -> str:
     return f"{timezone.localtime(time):%Y-%m-%d %H:%M %Z}"
+
+
+# In the order in which they are shown.
+_BUILDERS = (
+    _stop_switch_banners,
+    _build_breaker_banners,
+    _stop_file_banners,
+    _build_refused_sender_banners,
+    _build_silence_banners,
+    _build_overload_banners,
+    _build_own_health_banners,
+    _build_message_banners,
+)

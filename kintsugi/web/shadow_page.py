@@ -51,6 +51,7 @@ def report(request: HttpRequest) -> HttpResponse:
     drains = services.list_external_drains(since, now, episodes)
     window = wording.format_duration(settings.KINTSUGI["KINTSUGI_SHADOW_WINDOW"])
     reports = _describe_runbooks(episodes)
+    views = _VIEWS.items()
     context: dict[str, Any] = {
         "reports": reports,
         "drains": drains,
@@ -58,7 +59,7 @@ def report(request: HttpRequest) -> HttpResponse:
         "days": days,
         "periods": _PERIODS,
         "view": view,
-        "views": _VIEWS.items(),
+        "views": views,
         "window": window,
     }
     return render_page(request, "kintsugi/shadow.html", "Dry-run report", context)

@@ -86,14 +86,16 @@ def load_fleet(
     facts |= _load_queue_facts(run, is_other)
     claims = _load_claims(is_other, now)
     reboots = _get_reboots(Q(node=run.node) & is_other, now)
+    incident = run.incident
+    is_claimed = run.claimed_at is not None
     return Fleet(
         **facts,
         unusable=unusable,
-        held_until=run.incident.held_until,
-        held_reason=run.incident.held_reason,
+        held_until=incident.held_until,
+        held_reason=incident.held_reason,
         claimed=claims.nodes,
         just_ended=claims.just_ended,
-        is_claimed=run.claimed_at is not None,
+        is_claimed=is_claimed,
         reboots=reboots,
     )
 

@@ -36,8 +36,9 @@ def list_lost(ctx: Context, inspection: NodeInspection) -> list[str]:
     left out."""
     before: Mapping[str, str] = ctx.facts.get(BEFORE, {})
     now = inspection.mig_devices
-    return [
-        f"{resource}: {before[resource]} before, {now[resource] or 'none'} now"
-        for resource in sorted(before.keys() & now.keys())
-        if before[resource] != now[resource]
-    ]
+    lost = []
+    for resource in sorted(before.keys() & now.keys()):
+        if before[resource] != now[resource]:
+            left = now[resource] or "none"
+            lost.append(f"{resource}: {before[resource]} before, {left} now")
+    return lost

@@ -78,11 +78,14 @@ def note_drain(
     is_appended = reason != after.reason
     began_at = after.reason_changed_at if not is_appended else None
     set_by = after.reason_set_by if not is_appended else ""
+    seen_reason = before.get("reason", "")
+    seen_at = before.get("at", "")
+    serving_at = before.get("serving_at", "")
     facts[_UNCHECKED] = {
         "act": _DRAIN,
-        "seen": before.get("reason", ""),
-        "seen_at": before.get("at", ""),
-        "serving_at": before.get("serving_at", ""),
+        "seen": seen_reason,
+        "seen_at": seen_at,
+        "serving_at": serving_at,
         "reason": reason,
         "by": set_by,
         "began_at": _format_second(began_at),

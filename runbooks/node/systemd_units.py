@@ -110,8 +110,10 @@ def build_job(key: str, units: Sequence[str]) -> DetachedJob:
 
 def list_commands(expected: Expected) -> list[tuple[str, ...]]:
     """All that the script may do as root on such a node: for the lines of sudoers."""
-    mounts = (mount for mount in expected.mounts if mount.startswith("/"))
-    return [
-        *(("systemctl", "restart", f"{name}.service") for name in _NAMES),
-        *(("systemctl", "start", format_mount_unit(mount)) for mount in dict.fromkeys(mounts)),
+    commands: list[tuple[str, ...]] = [
+        ("systemctl", "restart", f"{name}.service") for name in _NAMES
     ]
+    mounts = (mount for mount in expected.mounts if mount.startswith("/"))
+    for mount in dict.fromkeys(mounts):
+        commands.append(("systemctl", "start", format_mount_unit(mount)))
+    return commands

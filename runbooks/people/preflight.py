@@ -73,24 +73,7 @@ def run_checks(world: World) -> list[Check]:
     except SlurmError as error:
         todo = "Set KINTSUGI_SLURM so that `scontrol show config` works from here."
         return [Check("slurm", False, str(error), todo)]
-    points: list[_Point] = [
-        _check_cluster_name,
-        _check_reboot_program,
-        _check_return_to_service,
-        _check_resume_timeout,
-        _check_privileges,
-        _check_accounts,
-        _check_nodes,
-        _check_other_drains,
-        _check_node_access,
-        _check_kernel_log,
-        _check_log_hosts,
-        _check_root_rights,
-        _check_restart_rights,
-        _check_power,
-        _check_verify_command,
-    ]
-    return [point(config, world) for point in points]
+    return [point(config, world) for point in _POINTS]
 
 
 def create_report(world: World, *, by: str, now: datetime) -> PreflightReport:
@@ -458,3 +441,23 @@ def _find_boot_id_complaint(world: World, target: Target) -> str:
     if output.status == 0 and output.stdout.strip():
         return ""
     return f"{target.name} gave no boot id (status {output.status})"
+
+
+# In the order in which they are shown.
+_POINTS: Sequence[_Point] = (
+    _check_cluster_name,
+    _check_reboot_program,
+    _check_return_to_service,
+    _check_resume_timeout,
+    _check_privileges,
+    _check_accounts,
+    _check_nodes,
+    _check_other_drains,
+    _check_node_access,
+    _check_kernel_log,
+    _check_log_hosts,
+    _check_root_rights,
+    _check_restart_rights,
+    _check_power,
+    _check_verify_command,
+)

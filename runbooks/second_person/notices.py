@@ -30,6 +30,19 @@ _MODES: Mapping[Mode, str] = {
     Mode.APPROVAL: "asks a person before its first act",
     Mode.ARMED: "acts by itself, within the guards",
 }
+_TITLES: Mapping[Ending, str] = {
+    Ending.CONFIRMED: "{name} confirmed by {actor}",
+    Ending.REJECTED: "{name} rejected by {actor}",
+    Ending.EXPIRED: "{name}: no second person came",
+    Ending.OUTDATED: "{name}: the request has ended",
+}
+# `reason` is `why` without the full stop at its end.
+_DOINGS: Mapping[Ending, str] = {
+    Ending.CONFIRMED: "{actor} confirmed it at {at}, and it was done as asked.",
+    Ending.REJECTED: "{actor} rejected it at {at}: {reason}. Nothing has changed.",
+    Ending.EXPIRED: "Nobody confirmed it until {until}. Nothing has changed.",
+    Ending.OUTDATED: "It ended at {at}. {why} Nothing has changed by it.",
+}
 _ASK_AGAIN = "Whoever still wants it asks for it again."
 
 
@@ -37,12 +50,16 @@ def announce(request: SecondPersonRequest, change: ModeChange, now: datetime) ->
     """None where the incident asks."""
     if request.order == Order.APPROVAL:
         return None
+    title = f"{_get_name(request)} waits for a second person"
+    text = f"{request.asked_by} asks for this: {request.what} {_format_reach(change)}"
+    doing = f"Nothing of it is done yet. {_format_present(request, now)}"
+    asked = _format_ways(request)
     notice = Notice(
         kind=_KIND,
-        title=f"{_get_name(request)} waits for a second person",
-        text=f"{request.asked_by} asks for this: {request.what} {_format_reach(change)}",
-        doing=f"Nothing of it is done yet. {_format_present(request, now)}",
-        asked=_format_ways(request),
+        title=title,
+        text=text,
+        doing=doing,
+        asked=asked,
         path=_PAGE,
         is_open=True,
     )
@@ -101,23 +118,12 @@ def close(
     notice = request.notice
     if notice is None:
         return
-    name, at = _get_name(request), format_moment(now)
-    titles = {
-        Ending.CONFIRMED: f"{name} confirmed by {actor}",
-        Ending.REJECTED: f"{name} rejected by {actor}",
-        Ending.EXPIRED: f"{name}: no second person came",
-        Ending.OUTDATED: f"{name}: the request has ended",
-    }
-    ends = {
-        Ending.CONFIRMED: f"{actor} confirmed it at {at}, and it was done as asked.",
-        Ending.REJECTED: f"{actor} rejected it at {at}: {why.rstrip('.')}. Nothing has changed.",
-        Ending.EXPIRED: f"Nobody confirmed it until {format_moment(request.until)}. Nothing has"
-        " changed.",
-        Ending.OUTDATED: f"It ended at {at}. {why} Nothing has changed by it.",
-    }
+    title = _TITLES[ending].format(name=_get_name(request), actor=actor)
+    at, until = format_moment(now), format_moment(request.until)
+    reason = why.rstrip(".")
     is_done = ending is Ending.CONFIRMED
-    notice.title = titles[ending][: Notice._meta.get_field("title").max_length or 0]
-    notice.doing = ends[ending]
+    notice.title = title[: Notice._meta.get_field("title").max_length or 0]
+    notice.doing = _DOINGS[ending].format(actor=actor, at=at, until=until, why=why, reason=reason)
     notice.asked = (
         "A lower mode, or the end of an arming, takes one person." if is_done else _ASK_AGAIN
     )

@@ -95,19 +95,16 @@ def ask(
         if is_same or not is_asker(standing, actor):
             return ControlRefused(_format_repeated(standing, actor))
         _end(standing, Ending.OUTDATED, actor, now, why=f"{actor} asks for it anew.")
-    request = SecondPersonRequest.objects.create(
-        kind=kind,
-        order=change.order,
-        runbook=change.runbook,
-        run=run.pk if run is not None else None,
-        terms=terms,
-        what=change.what,
-        mark=change.mark,
-        state=state,
-        asked_by=actor[:150],
-        asked_at=now,
-        until=now + settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"],
+    request = SecondPersonRequest(
+        kind=kind, order=change.order, runbook=change.runbook, what=change.what, mark=change.mark
     )
+    request.run = run.pk if run is not None else None
+    request.terms = terms
+    request.state = state
+    request.asked_by = actor[:150]
+    request.asked_at = now
+    request.until = now + settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"]
+    request.save(force_insert=True)
     notice = notices.announce(request, change, now)
     if notice is not None:
         request.notice = notice

@@ -121,6 +121,7 @@ def _judge(run: Run, past: _Past, now: datetime) -> Episode:
     facts = episode_facts.load(run.facts)
     verdict, why = _get_verdict(run, facts, past)
     drained_at = _get_drain_time(facts) if verdict is not EpisodeVerdict.LEFT_OUT else None
+    closed_at = run.incident.closed_at
     episode = Episode(
         run.pk,
         run.incident_id,
@@ -130,7 +131,7 @@ def _judge(run: Run, past: _Past, now: datetime) -> Episode:
         run.started_at,
         verdict,
         why,
-        run.incident.closed_at,
+        closed_at,
         drained_at,
     )
     return (

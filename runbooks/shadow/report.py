@@ -78,23 +78,26 @@ def compute_report(episodes: Collection[Episode]) -> DryRunReport:
     jobs_died = sum(episode.jobs_died for episode in deadly)
     hours = sum(episode.hours for episode in deadly)
     held_hours = sum(episode.held_hours for episode in held)
-    guards = sorted({episode.guard for episode in held})
+    guards = tuple(sorted({episode.guard for episode in held}))
     share_well = compute_share(wrong, wrong + len(right))
     share_died = compute_share(len(deadly), len(right))
     share_held = compute_share(len(held), len(broken))
     verdicts = Counter(episode.verdict for episode in episodes)
+    spared = len(well) - wrong
+    unknown = verdicts[EpisodeVerdict.UNKNOWN]
+    left_out = verdicts[EpisodeVerdict.LEFT_OUT]
     return DryRunReport(
-        episodes=len(episodes),
+        len(episodes),
         well=share_well,
-        spared=len(well) - wrong,
+        spared=spared,
         died=share_died,
         jobs_died=jobs_died,
         hours=hours,
         held=share_held,
         held_hours=held_hours,
-        guards=tuple(guards),
-        unknown=verdicts[EpisodeVerdict.UNKNOWN],
-        left_out=verdicts[EpisodeVerdict.LEFT_OUT],
+        guards=guards,
+        unknown=unknown,
+        left_out=left_out,
     )
 
 

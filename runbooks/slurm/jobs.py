@@ -174,6 +174,10 @@ def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
     ended_at = ends_at if has_ended else None
     exit_status = _parse_exit(status) if has_ended else None
     checkpoint_at = job_records.parse_checkpoint(comment)
+    is_requeueable = requeue == "1"
+    is_agreed = has_agreement(comment)
+    array_task = task if _TASK.fullmatch(task) else ""
+    limit_at = None if has_ended else ends_at
     return SlurmJob(
         job_id,
         user,
@@ -184,12 +188,12 @@ def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
         started_at,
         ended_at,
         exit_status,
-        is_requeueable=requeue == "1",
+        is_requeueable=is_requeueable,
         checkpoint_at=checkpoint_at,
-        is_agreed=has_agreement(comment),
+        is_agreed=is_agreed,
         partition=partition,
-        task=task if _TASK.fullmatch(task) else "",
-        ends_at=None if has_ended else ends_at,
+        task=array_task,
+        ends_at=limit_at,
     )
 
 

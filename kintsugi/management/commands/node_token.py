@@ -128,13 +128,15 @@ def _format_time(at: Any) -> str:
 
 
 def _as_json(row: NodeToken) -> dict[str, Any]:
+    created_at = row.created_at.isoformat()
+    expires_at = row.expires_at.isoformat()
     last_used_at = row.last_used_at.isoformat() if row.last_used_at else None
     return {
         "id": row.pk,
         "node": row.node.name,
-        "created_at": row.created_at.isoformat(),
+        "created_at": created_at,
         "created_by": row.created_by,
-        "expires_at": row.expires_at.isoformat(),
+        "expires_at": expires_at,
         "last_used_at": last_used_at,
         "last_address": row.last_address,
     }
