@@ -15,7 +15,7 @@ from runbooks.engine.start import format_plan
 from runbooks.engine.turn import advance
 from runbooks.fleet import left_drains, proposals, step_backs
 from runbooks.fleet.breaker import evaluate_breaker
-from runbooks.fleet.fleet import get_answering_nodes, get_mode, get_site_mode, get_stop_reason
+from runbooks.fleet.fleet import get_mode, get_site_mode, get_stop_reason
 from runbooks.fleet.proposals import Proposal
 from runbooks.lease import lease
 from runbooks.lease.lease import move_times_back
@@ -60,7 +60,6 @@ from runbooks.shadow.report import (
     list_external_drains,
 )
 from runbooks.shadow.texts import describe_report
-from runbooks.slurm.running_jobs import get_running_jobs
 from runbooks.step import World
 
 __all__ = [
@@ -92,11 +91,9 @@ __all__ = [
     "format_plan",
     "format_progress",
     "format_prospect",
-    "get_answering_nodes",
     "get_due_runs",
     "get_mode",
     "get_runbook_titles",
-    "get_running_jobs",
     "get_site_mode",
     "get_stop_reason",
     "group_by_runbook",

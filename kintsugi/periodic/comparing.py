@@ -8,7 +8,7 @@ from datetime import datetime
 from detectors.catalog.catalog import Catalog
 from detectors.faults import FaultEvent
 from incidents import services as incidents
-from runbooks import services as runbooks
+from runbooks.slurm import running_jobs
 from runbooks.slurm.protocol import SlurmReader
 
 
@@ -16,7 +16,7 @@ def compare(now: datetime, catalog: Catalog, slurm: SlurmReader) -> list[FaultEv
     """Says of open incidents which end of their cable is suspect; the events are those of rails."""
 
     def jobs(names: Collection[str]) -> Mapping[str, frozenset[str]] | None:
-        return runbooks.get_running_jobs(names, slurm)
+        return running_jobs.get_running_jobs(names, slurm)
 
     incidents.record_verdicts(incidents.evaluate_cables(now, jobs=jobs), now)
     return incidents.evaluate_rails(now, catalog, jobs=jobs)

@@ -13,7 +13,7 @@ from incidents.db.prepared import Prepared
 from incidents.inventory import node_states
 from incidents.models import Incident
 from kintsugi.periodic import periods
-from runbooks import services as runbooks
+from runbooks.fleet import fleet
 from runbooks.models import Run
 from runbooks.shadow import shadow_log
 from runbooks.slurm import ownership
@@ -67,7 +67,7 @@ def get_answering_nodes(names: Sequence[str], now: datetime, world: World) -> se
     answering = node_states.find_answering(names, after=now - periods.ASK_REACH)
     if answering is not None:
         return answering
-    return runbooks.get_answering_nodes(names, world.slurm)
+    return fleet.get_answering_nodes(names, world.slurm)
 
 
 def record_acts(now: datetime, world: World) -> int:
