@@ -262,7 +262,7 @@ def _get_count_reason(
     is_postponed = COUNT_POSTPONED in run.facts and planned.step.name in STEPS_THAT_REPAIR
     if run.claimed_at is not None and not is_postponed:
         return ""
-    limits = (bounds.approval_above, fleet.get_limits(run.runbook).approval_above)
+    limits = (bounds.approval_above, library.get_limits(run.runbook).approval_above)
     most = min(limit for limit in limits if limit is not None)
     many = len(fleet.get_held_nodes(run, now)) + and_more + 1
     if many <= most:

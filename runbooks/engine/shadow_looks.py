@@ -129,7 +129,8 @@ def _format_refuted(run: Run, refuted: Refuted, episode: EpisodeFacts) -> str:
 def _ask_guards(run: Run, snapshot: FleetSnapshot, ctx: Context) -> Allowed | GuardRefused:
     """As if the runbook were armed. What other dry runs would have taken out is in service."""
     policy = ctx.world.policy
-    state = fleet.load_fleet(run, snapshot, policy=policy, now=ctx.now)
+    limits = library.get_limits(run.runbook)
+    state = fleet.load_fleet(run, snapshot, limits=limits, policy=policy, now=ctx.now)
     state = replace(state, mode=Mode.ARMED)
     request = guard_check.build_request(Act.DRAIN, run.place, run.fault_type)
     verdict = table.check(request, state, ctx.now)

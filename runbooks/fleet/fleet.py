@@ -28,7 +28,6 @@ from runbooks.guards.policy import Policy
 from runbooks.guards.table import Act, Fleet, PastReboot, WiderCause
 from runbooks.guards.verdicts import ROOM
 from runbooks.lease.lease import REFUSED
-from runbooks.library import library
 from runbooks.models import (
     UNFINISHED,
     Arming,
@@ -42,7 +41,7 @@ from runbooks.models import (
     StopSwitch,
 )
 from runbooks.node.witnesses import WITNESS
-from runbooks.plan.limits import NO_LIMITS, Limits
+from runbooks.plan.limits import Limits
 from runbooks.slurm.demands import Demand
 from runbooks.slurm.protocol import NodeState, SlurmError, SlurmReader, SlurmRefusal
 
@@ -75,11 +74,18 @@ def read_snapshot(slurm: SlurmReader) -> FleetSnapshot:
 
 
 def load_fleet(
-    run: Run, snapshot: FleetSnapshot, *, policy: Policy, now: datetime, unusable: str = ""
+    run: Run,
+    snapshot: FleetSnapshot,
+    *,
+    limits: Limits,
+    policy: Policy,
+    now: datetime,
+    unusable: str = "",
 ) -> Fleet:
-    """The fleet as this run's guards must see it. `unusable` names what was seen on its node."""
+    """The fleet as this run's guards must see it. `limits` are its runbook's; `unusable` names what
+    was seen on its node."""
     is_other = ~Q(pk=run.pk)
-    facts = _load_site_facts(run.runbook, snapshot, policy=policy, now=now)
+    facts = _load_site_facts(snapshot, limits=limits, policy=policy, now=now)
     facts |= _load_mode(run.runbook, run.node, now, used=run.facts.get(armings.USED))
     facts |= _load_fault_facts(run.fault_type, is_other, now)
     facts |= _load_node_facts(run.place, run.fault_type, get_resource(run), now)
@@ -106,11 +112,13 @@ def load_fleet_for_node(
     snapshot: FleetSnapshot,
     *,
     fault_type: str,
+    limits: Limits,
     policy: Policy,
     now: datetime,
 ) -> Fleet:
-    """The fleet as the guards must see it for a node on which no run of ours acts."""
-    facts = _load_site_facts(runbook, snapshot, policy=policy, now=now)
+    """The fleet as the guards must see it for a node on which no run of ours acts. `limits` are the
+    runbook's."""
+    facts = _load_site_facts(snapshot, limits=limits, policy=policy, now=now)
     facts |= _load_mode(runbook, node, now)
     facts |= _load_fault_facts(fault_type, Q(), now)
     facts |= _load_node_facts(node.name, fault_type, resources.node(node.name), now)
@@ -251,11 +259,6 @@ def _format_switch(row: StopSwitch) -> str:
     return f"{row.engaged_by} at {row.engaged_at:%Y-%m-%d %H:%M %Z}: {row.reason}"
 
 
-def get_limits(runbook: str) -> Limits:
-    """As its file says now: limits hold for the present, not for the time when a run started."""
-    return getattr(library.load().get(runbook), "limits", NO_LIMITS)
-
-
 def get_resource(run: Run) -> str:
     """What the fault that the run is for is on."""
     part: str = run.facts.get("resource", run.incident.root_resource)
@@ -274,13 +277,13 @@ def get_active_repairs(node: str) -> frozenset[str]:
 
 
 def _load_site_facts(
-    runbook: str, snapshot: FleetSnapshot, *, policy: Policy, now: datetime
+    snapshot: FleetSnapshot, *, limits: Limits, policy: Policy, now: datetime
 ) -> dict[str, Any]:
     facts = _load_breaker_facts(snapshot, policy=policy, now=now)
     facts |= {
         "stopped": get_stop_reason(policy.stop_file),
         "bounds": policy.bounds,
-        "per_hour": get_limits(runbook).per_hour,
+        "per_hour": limits.per_hour,
     }
     return facts | {
         "nodes": snapshot.nodes,

@@ -16,8 +16,9 @@ from runbooks.fleet import armings, breaker, fleet
 from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
 from runbooks.guards.policy import Policy
-from runbooks.guards.table import Act, Allowed, GuardRefused, Refusal, Request
+from runbooks.guards.table import Act, Allowed, Fleet, GuardRefused, Refusal, Request
 from runbooks.lease import lease
+from runbooks.library import library
 from runbooks.models import Arming, FleetLock, Run
 from runbooks.node import witnesses
 
@@ -47,7 +48,7 @@ def claim_node(
     wanted = build_request(act, run.place, run.fault_type)
     with transaction.atomic():
         _lock_fleet()
-        state = fleet.load_fleet(run, snapshot, policy=policy, now=now, unusable=unusable)
+        state = _load_fleet(run, snapshot, policy=policy, now=now, unusable=unusable)
         verdict = table.check(wanted, state, now)
         if isinstance(verdict, Allowed):
             passed = table.find_passed_limit(wanted, state, now)
@@ -106,8 +107,15 @@ def check_guards(
     """What the guards would say now. Takes nothing: they are asked again when the node is about to
     be taken out."""
     wanted = build_request(act, run.place, run.fault_type)
-    state = fleet.load_fleet(run, snapshot, policy=policy, now=now, unusable=unusable)
+    state = _load_fleet(run, snapshot, policy=policy, now=now, unusable=unusable)
     return _trip_breaker(table.check(wanted, state, now), now)
+
+
+def _load_fleet(
+    run: Run, snapshot: FleetSnapshot, *, policy: Policy, now: datetime, unusable: str
+) -> Fleet:
+    limits = library.get_limits(run.runbook)
+    return fleet.load_fleet(run, snapshot, limits=limits, policy=policy, now=now, unusable=unusable)
 
 
 def _trip_breaker(verdict: Allowed | GuardRefused, now: datetime) -> Allowed | GuardRefused:

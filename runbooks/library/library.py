@@ -15,6 +15,7 @@ from django.conf import settings
 
 from detectors.catalog import catalog
 from runbooks.plan import runbook_file
+from runbooks.plan.limits import NO_LIMITS, Limits
 from runbooks.plan.runbook import Planned, Runbook
 from runbooks.plan.runbook_file import LibraryError
 from runbooks.step import Parameter, Step
@@ -47,6 +48,7 @@ __all__ = [
     "LibraryError",
     "Planned",
     "Runbook",
+    "get_limits",
     "load",
     "load_plan",
     "plan_step",
@@ -116,6 +118,11 @@ def read_folders(own: Path | None) -> dict[str, Runbook]:
 def load() -> dict[str, Runbook]:
     """All runbooks by name, read once per process. Raises LibraryError."""
     return read_folders(settings.KINTSUGI["KINTSUGI_RUNBOOKS"])
+
+
+def get_limits(runbook: str) -> Limits:
+    """As its file says now: limits hold for the present, not for the time when a run started."""
+    return getattr(load().get(runbook), "limits", NO_LIMITS)
 
 
 def read(path: Path, *, is_sites_own: bool = False) -> Runbook:

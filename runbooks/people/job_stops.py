@@ -99,7 +99,13 @@ def _claim_node(
     with transaction.atomic():
         FleetLock.objects.select_for_update().get(name="fleet")
         state = fleet.load_fleet_for_node(
-            node, runbook, snapshot, fault_type=fault_type, policy=world.policy, now=now
+            node,
+            runbook,
+            snapshot,
+            fault_type=fault_type,
+            limits=library.get_limits(runbook),
+            policy=world.policy,
+            now=now,
         )
         verdict = table.check(
             guard_check.build_request(Act.DRAIN, node.name, fault_type), state, now

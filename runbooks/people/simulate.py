@@ -179,6 +179,7 @@ def _ask_guards(act: Act, request: _Request) -> tuple[GuardSays, ...]:
         request.book.name,
         request.snapshot,
         fault_type=fault_type,
+        limits=request.book.limits,
         policy=request.world.policy,
         now=now,
     )
