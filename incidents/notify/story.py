@@ -13,12 +13,12 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Count, Q
 
-from detectors import resources
 from detectors.catalog import catalog
 from detectors.catalog.advice import Advice
 from detectors.faults import Severity
 from incidents.impact import impact
-from incidents.models import Gpu, Incident, Notice, Notification, Switch, TimelineEntry
+from incidents.inventory.resource_names import format_resource
+from incidents.models import Incident, Notice, Notification, Switch, TimelineEntry
 from incidents.notify.notifier import Card, Message, MessageKey, NoticeCard, Reply
 from incidents.state.outbox import CARD_SEQUENCE, LOUD, NOT_TOLD
 from incidents.text.wording import format_clock
@@ -84,24 +84,6 @@ def get_console_url(incident: int) -> str:
 def _get_page_url(path: str) -> str:
     base = settings.KINTSUGI["KINTSUGI_BASE_URL"].rstrip("/")
     return f"{base}{path}"
-
-
-def format_resource(resource: str) -> str:
-    """A resource path as a person says it: `gn042 GPU 4 (0000:9b:00.0)`, `leaf-03 port
-    Ethernet64`."""
-    parts = resource.split("/", 3)
-    machine = "unknown host"
-    if len(parts) > 1 and parts[1] != resources.UNKNOWN_HOST:
-        machine = parts[1]
-    if len(parts) < 4:
-        return machine if parts[0] != "switch" else f"switch {machine}"
-    kind, name = parts[2], parts[3]
-    if kind == "gpu":
-        gpus = Gpu.objects.filter(node__name=machine, pci_address=name)
-        index = gpus.values_list("index", flat=True).first()
-        return f"{machine} GPU {name}" if index is None else f"{machine} GPU {index} ({name})"
-    words = {"nic": "NIC", "nvswitch": "NVSwitch", "pci": "PCI device", "port": "port"}
-    return f"{machine} {words.get(kind, kind)} {name}"
 
 
 def format_place(incident: Incident) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from incidents.inventory.resource_names import format_resource
 from incidents.models import VendorCase
-from incidents.notify.story import format_resource
 from incidents.vocabulary.vendor_states import CaseState, Move
 
 WORDS: dict[Move, str] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pytest_django import Settings
 
+from incidents.inventory.resource_names import format_resource
 from incidents.models import Gpu, Node, Switch
 from incidents.notify import story
 from incidents.vocabulary.lifecycle import OPEN, State
@@ -36,7 +37,7 @@ def node() -> Node:
     ],
 )
 def test_a_resource_is_said_as_a_person_says_it(resource: str, said: str) -> None:
-    assert story.format_resource(resource) == said
+    assert format_resource(resource) == said
 
 
 def test_the_place_is_what_the_inventory_knows(node: Node) -> None:
