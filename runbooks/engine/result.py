@@ -24,7 +24,7 @@ from runbooks.guards.table import GuardRefused, Refusal
 from runbooks.lease import lease
 from runbooks.lease.lease import REFUSED, SAID_AT
 from runbooks.models import Run, RunState, StepRun
-from runbooks.node import drains, node_loan, overwritten, return_to_service
+from runbooks.node import drains, overwritten, return_to_service
 from runbooks.shadow import episode_facts
 from runbooks.slurm.ownership import TakenOver
 from runbooks.step import (
@@ -382,7 +382,7 @@ def restore_persons_drain(turn: Turn, ctx: Context) -> bool:
         return True
     audit.record_run(turn.run, "drain", audit.Phase.BEGUN, "A person's drain.", now=turn.now)
     text = overwritten.put_back(ctx, found)
-    if node_loan.is_lent(ctx.facts):
+    if drains.is_lent(ctx.facts):
         store_note(turn, f"{text}.", again_in=timedelta(0))
     elif turn.run.finished_at is None:
         take_over(turn, TakenOver(text, is_resumed=False))

@@ -15,6 +15,8 @@ from runbooks.slurm.ownership import WRITTEN, Dropped, Held, Owner, TakenOver, W
 from runbooks.slurm.protocol import NodeState
 from runbooks.step import Context, format_iso, get_fact_time
 
+# The fact of a run: its drained node is lent to one job of ours (node_loan.py).
+LENT = "lent"
 OF_A_DRAIN = (WRITTEN, "reason")
 """The facts of a run by which a drain is its own."""
 # The fact of a run: when it saw that a person had put the node back in service.
@@ -29,6 +31,12 @@ REBOOT_CANCELLED = "reboot_cancelled"
 _WHOLE = timedelta(seconds=1)
 # The fact of a run: the person's reason under which it has said that its own reboot still stands.
 _TOLD_UNDER = "reboot_stands_under"
+
+
+def is_lent(facts: Mapping[str, Any]) -> bool:
+    """Whether the node may be without its drain by our own hand: the step that lent it looks after
+    it."""
+    return LENT in facts and "closed_at" not in facts[LENT]
 
 
 def evaluate_hold(ctx: Context) -> Held | Dropped | TakenOver:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from detectors.slurm import drain_reasons
-from runbooks.node import drains, node_loan
+from runbooks.node import drains
 from runbooks.slurm import node_states, ownership
 from runbooks.slurm.ownership import Dropped, Held, TakenOver
 from runbooks.step import Context, format_iso, get_fact_time
@@ -52,7 +52,7 @@ def find_lost_state(ctx: Context, seen_at: datetime | None) -> datetime | None:
 def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     """Slurm is asked how it is set up only where it may itself have taken back a node that it
     rebooted for us."""
-    if node_loan.is_lent(ctx.facts):
+    if drains.is_lent(ctx.facts):
         return Held()
     found = drains.evaluate_hold(ctx)
     held_at = _get_held_at(ctx)

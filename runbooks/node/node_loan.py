@@ -9,9 +9,7 @@ drain goes; a node that is not drained while it stands was resumed by us.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from detectors.slurm.reservations import Reservation
 from runbooks.node import drains
@@ -20,7 +18,6 @@ from runbooks.slurm.ownership import Held, Owner, TakenOver
 from runbooks.slurm.protocol import SlurmError, SlurmJob, SlurmRefusal, format_own_name
 from runbooks.step import Context, Wait, format_iso
 
-LENT = "lent"
 _UNFINISHED = "unfinished"
 # As a spare is kept free: Slurm wants a duration, and a year is its own word for none.
 _FOR_GOOD = timedelta(days=365)
@@ -38,12 +35,6 @@ LOOK = timedelta(seconds=15)
 _SOON = timedelta(seconds=2)
 _MOST_TRIES = 3
 _OTHERS = (Owner.PERSON, Owner.CHECK)
-
-
-def is_lent(facts: Mapping[str, Any]) -> bool:
-    """Whether the node may be without its drain by our own hand: the step that lent it looks after
-    it."""
-    return LENT in facts and "closed_at" not in facts[LENT]
 
 
 def get_obstacle(ctx: Context, *, lasts: timedelta) -> str:
@@ -74,7 +65,7 @@ def reserve_node(ctx: Context) -> Wait | str:
 
 def adopt(ctx: Context) -> Wait:
     """The reservation stands, also one of a worker that died over it."""
-    ctx.facts[LENT] = {"reserved_at": format_iso(ctx.now)}
+    ctx.facts[drains.LENT] = {"reserved_at": format_iso(ctx.now)}
     ctx.facts[_UNFINISHED] = f"Its reservation still stands: {_format_delete_command(ctx)}"
     name = format_own_name(ctx.key)
     reserved = f"{ctx.node} is reserved for a job of ours ({name})"
@@ -91,7 +82,7 @@ def is_reserved(ctx: Context) -> bool:
 
 def admit_job(ctx: Context) -> Wait | str:
     """One act towards the job's start, or why the node is taken back at once."""
-    lent = ctx.facts[LENT]
+    lent = ctx.facts[drains.LENT]
     found = drains.evaluate_hold(ctx)
     if "lending_at" not in lent and not isinstance(found, Held):
         lent["is_taken"] = isinstance(found, TakenOver)
@@ -143,7 +134,7 @@ def take_back(ctx: Context) -> Wait | None:
 
     A person's drain is left as it is, and so is a node that a person resumed before it was lent.
     """
-    lent = ctx.facts[LENT]
+    lent = ctx.facts[drains.LENT]
     whose = drains.get_owner(ctx)
     lent["is_taken"] = lent.get("is_taken", False) or whose in _OTHERS
     if not lent["is_taken"] and not (ctx.state.is_draining and whose is Owner.THIS_INCIDENT):

@@ -33,7 +33,7 @@ from runbooks.models import (
     StepRun,
     StopSwitch,
 )
-from runbooks.node import drains, node_loan, overwritten
+from runbooks.node import drains, overwritten
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.plan.runbook_file import SITE_WORD
@@ -495,7 +495,7 @@ def _await_last_act(run: Run, now: datetime) -> None:
 
 def _record_abort(run: Run, text: str, *, actor: str, now: datetime) -> None:
     node = run.place
-    is_drained = "drained_at" in run.facts and not node_loan.is_lent(run.facts)
+    is_drained = "drained_at" in run.facts and not drains.is_lent(run.facts)
     ask = f"Resume {node} when it is well, and resolve the incident." if is_drained else ""
     note = f"{text} {node} stays drained." if is_drained else text
     acted = transitions.act(

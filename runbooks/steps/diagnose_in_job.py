@@ -15,7 +15,7 @@ from django.utils.crypto import salted_hmac
 
 from detectors.detector import DetectorError
 from runbooks.guards.table import Act
-from runbooks.node import diagnostics, node_loan
+from runbooks.node import diagnostics, drains, node_loan
 from runbooks.node.detached_command import Ended
 from runbooks.slurm.protocol import SlurmError, SlurmRefusal, format_own_name
 from runbooks.step import Context, Failed, NotCured, Result, StepEffect, Wait, format_iso
@@ -72,9 +72,9 @@ class DiagnoseInJob(Diagnose):
         return begun if isinstance(begun, Wait) else _fail(ctx, begun)
 
     def carry_on(self, ctx: Context) -> Result | None:
-        if node_loan.LENT not in ctx.facts:
+        if drains.LENT not in ctx.facts:
             return node_loan.adopt(ctx) if node_loan.is_reserved(ctx) else None
-        lent = ctx.facts[node_loan.LENT]
+        lent = ctx.facts[drains.LENT]
         if "over" not in lent:
             result = _attend_job(ctx, lent) if "let_in_at" in lent else node_loan.admit_job(ctx)
             if isinstance(result, Wait):
@@ -84,7 +84,7 @@ class DiagnoseInJob(Diagnose):
                 return Wait(
                     f"{capitalize_first(format_test(ctx))} has ended on {ctx.node}.", timedelta(0)
                 )
-        waiting = node_loan.take_back(ctx) if node_loan.is_lent(ctx.facts) else None
+        waiting = node_loan.take_back(ctx) if drains.is_lent(ctx.facts) else None
         return waiting if waiting is not None else _conclude(ctx, lent)
 
 
@@ -207,4 +207,4 @@ def _fail(ctx: Context, why: str) -> Failed:
 
 
 def _forget(ctx: Context) -> None:
-    del ctx.facts[node_loan.LENT]
+    del ctx.facts[drains.LENT]
