@@ -11,8 +11,8 @@ from kintsugi.replay import report
 from kintsugi.replay.agenda import Agenda
 from kintsugi.replay.log_file import Stamped
 from kintsugi.replay.notifier import KeepingNotifier
-from kintsugi.replay.play import Say, make_player, make_policy, print_nothing, use_default_settings
-from kintsugi.replay.player import Player
+from kintsugi.replay.play import Say, make_policy, print_nothing, use_default_settings
+from kintsugi.replay.player import Player, make_player
 from kintsugi.replay.report import Played
 from runbooks.slurm.client import ScontrolReader, parse_controller
 from runbooks.step import World

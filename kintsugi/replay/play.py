@@ -10,15 +10,8 @@ from pathlib import Path
 
 from django.conf import settings
 
-from detectors.catalog import catalog as fault_catalog
-from incidents.notify.notifier import Notifier
 from kintsugi.configuration import config
-from kintsugi.pipeline import Pipeline
-from kintsugi.replay.agenda import Agenda
-from kintsugi.replay.intake import ReplayIntake
-from kintsugi.replay.player import Player, ReplayQueue
 from runbooks.guards.policy import Policy
-from runbooks.step import World
 
 # The site's stop file stops the site, not a replay.
 NO_STOP_FILE = Path(os.devnull) / "stop"
@@ -51,18 +44,3 @@ def make_policy(cluster_name: str, verify_command: tuple[str, ...]) -> Policy:
     return replace(
         policy, cluster_name=cluster_name, verify_command=verify_command, stop_file=NO_STOP_FILE
     )
-
-
-def make_player(
-    agenda: Agenda,
-    world: World,
-    notifier: Notifier,
-    say: Say,
-    *,
-    intake: ReplayIntake | None = None,
-) -> Player:
-    catalog = fault_catalog.load()
-    queue = ReplayQueue(agenda)
-    pipeline = Pipeline(world=world, notifier=notifier, queue=queue, clock=agenda, catalog=catalog)
-    intake = intake or ReplayIntake(catalog)
-    return Player(pipeline, queue, agenda=agenda, intake=intake, say=say)

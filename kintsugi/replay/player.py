@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
+from detectors.catalog import catalog as fault_catalog
 from detectors.faults import EventKind, to_wire
 from incidents.correlation.conclusions import make_conclusion
+from incidents.notify.notifier import Notifier
 from incidents.polling.polling import Chunk
 from kintsugi.pipeline import Pipeline
 from kintsugi.replay import due
@@ -18,6 +20,7 @@ from kintsugi.replay.agenda import Agenda
 from kintsugi.replay.due import Due
 from kintsugi.replay.intake import ReplayIntake
 from runbooks import services as runbooks
+from runbooks.step import World
 
 # How the receiver groups events under load: what comes within this time of a flush waits for the
 # next.
@@ -187,3 +190,18 @@ class Player:
             self._sweep_later()
         self.settle()
         self._flush_held()
+
+
+def make_player(
+    agenda: Agenda,
+    world: World,
+    notifier: Notifier,
+    say: Callable[[str], None],
+    *,
+    intake: ReplayIntake | None = None,
+) -> Player:
+    catalog = fault_catalog.load()
+    queue = ReplayQueue(agenda)
+    pipeline = Pipeline(world=world, notifier=notifier, queue=queue, clock=agenda, catalog=catalog)
+    intake = intake or ReplayIntake(catalog)
+    return Player(pipeline, queue, agenda=agenda, intake=intake, say=say)

@@ -19,7 +19,7 @@ from celery.worker import WorkController, state
 from django.core.wsgi import get_wsgi_application
 from waitress.server import create_server
 
-from kintsugi.servers.receiving import AddressTaken
+from kintsugi.servers.listeners import AddressTaken
 
 _log = logging.getLogger(__name__)
 QUEUES = "ingest,runbook,notify,poll,sweep,slurm"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypedDict, TypeVar
+from typing import Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -20,15 +20,14 @@ from kombu.exceptions import OperationalError
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
 from detectors.logs.unread import UnreadLine, UnreadReader
-from detectors.receivers import connections
 from detectors.receivers.connections import TlsError
 from detectors.receivers.delivery import Backlog, InboxAway
 from detectors.receivers.intake import Zones
-from detectors.receivers.passed_sockets import PassedSocketError, take_passed_sockets
+from detectors.receivers.passed_sockets import PassedSocketError
 from detectors.receivers.refusals import RefusedInput
-from detectors.receivers.senders import LOOPBACK, RefusedCertificates, Senders
+from detectors.receivers.senders import LOOPBACK, Senders
 from detectors.receivers.spool import Batch, Extent, Spool
-from detectors.receivers.syslog import CannotListen, Door, Listen, Receiver, TlsDoor
+from detectors.receivers.syslog import CannotListen, Receiver
 from detectors.resources import short_host
 from detectors.transports import error_text
 from incidents.checks import refused_senders, unread_lines
@@ -39,7 +38,7 @@ from kintsugi import clock, tasks
 from kintsugi.configuration.setting_values import INVENTORY
 from kintsugi.health import broker
 from kintsugi.health.reporter import Part
-from kintsugi.servers import database_reads
+from kintsugi.servers import database_reads, listeners
 from kintsugi.servers.database_reads import DatabaseAway
 
 _log = logging.getLogger(__name__)
@@ -59,10 +58,10 @@ def build_receiver() -> Receiver:
     if settings.KINTSUGI["KINTSUGI_SYSLOG_RELAYS"] is None:
         _log.warning(_NO_RELAYS)
     try:
-        openings = _open_all(directory)
-    except (PassedSocketError, AddressTaken, TlsError) as error:
+        openings = listeners.open_all(directory)
+    except (PassedSocketError, listeners.AddressTaken, TlsError) as error:
         spool.close()
-        raise AddressTaken(str(error)) from error
+        raise listeners.AddressTaken(str(error)) from error
     readers = _Readers()
     inbox = DatabaseInbox()
     zones = _load_zones()
@@ -78,23 +77,6 @@ def build_receiver() -> Receiver:
         report_refusals=_record_refusals,
         report_unread=_record_unread,
     )
-
-
-class _Openings(TypedDict):
-    """Where a receiver hears its senders, by the names of Receiver's parameters."""
-
-    listen: Listen
-    relp: socket.socket | None
-    tls: TlsDoor | None
-    doors: Sequence[Door]
-
-
-def _open_all(directory: Path) -> _Openings:
-    """Raises PassedSocketError, AddressTaken, TlsError."""
-    listen, relp = _open_listeners()
-    tls = _open_tls_door()
-    trap_listeners = _open_trap_listeners(directory)
-    return {"listen": listen, "relp": relp, "tls": tls, "doors": trap_listeners}
 
 
 def _load_zones() -> Zones:
@@ -158,97 +140,16 @@ class DeliveryWatch:
         return PartBacklog(size, self._since)
 
 
-class AddressTaken(Exception):
-    """An address of the settings cannot be listened on: names the setting, and says why."""
-
-
-def _open_listeners() -> tuple[Listen, socket.socket | None]:
-    """For syslog, and for RELP where the site wants it: by the sockets that systemd keeps where it
-    passes some. Raises PassedSocketError, AddressTaken."""
-    address: tuple[str, int] = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
-    relp_address: tuple[str, int] | None = settings.KINTSUGI["KINTSUGI_RELP_LISTEN"]
-    passed = take_passed_sockets()
-    stream, datagram = (
-        passed.require(kind, address, "KINTSUGI_SYSLOG_LISTEN")
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
-    )
-    listen = Listen(*address, stream=stream, datagram=datagram)
-    relp = passed.get(socket.SOCK_STREAM, relp_address) if relp_address is not None else None
-    passed.refuse_others()
-    if relp is None and relp_address is not None:
-        relp = _listen_for_relp(relp_address)
-    return listen, relp
-
-
-def _open_tls_door() -> TlsDoor | None:
-    """Syslog over TLS, where the site wants it. Raises TlsError, AddressTaken."""
-    address: tuple[str, int] | None = settings.KINTSUGI["KINTSUGI_TLS_LISTEN"]
-    if address is None:
-        return None
-    names = ("KINTSUGI_TLS_CERTIFICATE", "KINTSUGI_TLS_KEY", "KINTSUGI_TLS_AUTHORITIES")
-    missing = [name for name in names if not settings.KINTSUGI[name]]
-    if missing:
-        raise TlsError(f"KINTSUGI_TLS_LISTEN is set, {' and '.join(missing)} not")
-    context = connections.make_tls(*(str(settings.KINTSUGI[name]) for name in names))
-    refused = _read_refused_certificates()
-    try:
-        return TlsDoor(connections.listen(address), context, refused)
-    except OSError as error:
-        raise _build_address_taken("KINTSUGI_TLS_LISTEN", address, error) from error
-
-
-def _read_refused_certificates() -> RefusedCertificates | None:
-    """Raises TlsError."""
-    path = settings.KINTSUGI["KINTSUGI_TLS_REFUSED"]
-    if not path:
-        return None
-    try:
-        return RefusedCertificates(Path(path))
-    except (OSError, ValueError) as error:
-        raise TlsError(f"KINTSUGI_TLS_REFUSED: {error}") from error
-
-
-def _listen_for_relp(address: tuple[str, int]) -> socket.socket:
-    try:
-        return connections.listen(address)
-    except OSError as error:
-        raise _build_address_taken("KINTSUGI_RELP_LISTEN", address, error) from error
-
-
-def _build_address_taken(setting: str, address: tuple[str, int], error: OSError) -> AddressTaken:
-    return AddressTaken(
-        f"{setting}={address[0]}:{address[1]}: {error.strerror}; choose another, or unset it"
-        f" ({_describe_search(address[1])})"
-    )
-
-
-def _describe_search(port: int) -> str:
-    return f"`ss -lntup 'sport = :{port}'` shows who has it"
-
-
 def run(receiver: Receiver) -> None:
     """Receives until it is stopped. Raises AddressTaken."""
     try:
         receiver.run()
     except CannotListen as error:
         host, port = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
-        raise AddressTaken(
+        raise listeners.AddressTaken(
             f"KINTSUGI_SYSLOG_LISTEN={host}:{port}: {error}; choose another"
-            f" ({_describe_search(port)})"
+            f" ({listeners.describe_search(port)})"
         ) from error
-
-
-def _open_trap_listeners(directory: Path) -> tuple[Door, ...]:
-    """SNMP notifications, where the site wants them. Raises AddressTaken."""
-    address: tuple[str, int] | None = settings.KINTSUGI["KINTSUGI_TRAP_LISTEN"]
-    if address is None:
-        return ()
-    from kintsugi.servers import trap_receiving  # noqa: PLC0415  (pysnmp: only who listens for traps pays)
-
-    try:
-        return (trap_receiving.open_listener(address, directory),)
-    except OSError as error:
-        raise _build_address_taken("KINTSUGI_TRAP_LISTEN", address, error) from error
 
 
 def _record_refusals(refusals: Sequence[RefusedInput]) -> None:

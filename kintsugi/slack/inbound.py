@@ -24,7 +24,7 @@ from slack_sdk.webhook import WebhookClient
 
 from detectors.transports import error_text
 from incidents.notify.slack import blocks, mrkdwn
-from kintsugi import clock
+from kintsugi import clock, tasks
 from kintsugi.health import database_away
 from kintsugi.slack import orders
 from kintsugi.slack.orders import OrderReply, SlackRequest
@@ -161,7 +161,8 @@ def _is_of_workspace(user: Mapping[str, Any], payload: Mapping[str, Any]) -> boo
 def _build_request(slack_id: str, body: bytes) -> SlackRequest:
     """The same bytes are the same request: each command and click has a trigger of its own in
     it."""
-    return SlackRequest(slack_id, f"slack:{hashlib.sha256(body).hexdigest()}", clock.now())
+    key = f"slack:{hashlib.sha256(body).hexdigest()}"
+    return SlackRequest(slack_id, key, clock.now(), tasks.ask_preflight)
 
 
 def _respond_refusal(request: HttpRequest, refused: _Refused) -> HttpResponse:

@@ -14,7 +14,6 @@ from datetime import datetime
 
 from incidents.notify.notifier import Ask
 from incidents.text.wording import format_moment
-from kintsugi import tasks
 from kintsugi.clients import slack_users
 from kintsugi.clients.slack_users import Denied
 from kintsugi.configuration import stop_file
@@ -45,11 +44,13 @@ _MOST = 20
 
 @dataclass(frozen=True)
 class SlackRequest:
-    """An order as it came: who (a Slack user id), `key` of the request, and when."""
+    """An order as it came: who (a Slack user id), `key` of the request, and when. `ask_preflight`
+    rings the process that acts for a new preflight, in the name of this account."""
 
     slack_id: str
     key: str
     now: datetime
+    ask_preflight: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ def _click_confirm(order: AuthorisedOrder) -> OrderReply:
     now = order.request.now
     request = _get_request(number)
     if request is not None and request.terms.get("mode") == Mode.ARMED:
-        tasks.ask_preflight(order.actor)
+        order.request.ask_preflight(order.actor)
     return _obey_once(
         order,
         f"confirm {order.words}",

@@ -13,7 +13,7 @@ from detectors.receivers.spool import SpoolError
 from kintsugi import startup
 from kintsugi.health import reporter
 from kintsugi.management.store import PrintableCommand
-from kintsugi.servers import receiving
+from kintsugi.servers import listeners, receiving
 
 
 class Command(PrintableCommand):
@@ -27,7 +27,7 @@ class Command(PrintableCommand):
         startup.require_schema()
         try:
             receiver = receiving.build_receiver()
-        except (SpoolError, TlsError, receiving.AddressTaken) as error:
+        except (SpoolError, TlsError, listeners.AddressTaken) as error:
             raise CommandError(str(error)) from error
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: receiver.stop())
@@ -36,5 +36,5 @@ class Command(PrintableCommand):
         )
         try:
             receiving.run(receiver)
-        except receiving.AddressTaken as error:
+        except listeners.AddressTaken as error:
             raise CommandError(str(error)) from error

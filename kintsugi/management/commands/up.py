@@ -17,7 +17,7 @@ from kintsugi.health import reporter
 from kintsugi.health.beat_scheduler import make_beat_part
 from kintsugi.health.reporter import Part, make_worker_part
 from kintsugi.management.store import StoreCommand
-from kintsugi.servers import embedded, receiving
+from kintsugi.servers import embedded, listeners, receiving
 
 
 class Command(StoreCommand):
@@ -30,7 +30,7 @@ class Command(StoreCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             receiver = receiving.build_receiver()
-        except (SpoolError, TlsError, receiving.AddressTaken) as error:
+        except (SpoolError, TlsError, listeners.AddressTaken) as error:
             raise CommandError(str(error)) from error
         host, port = settings.KINTSUGI["KINTSUGI_WEB_LISTEN"]
         parts = embedded.Parts()
