@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from datetime import datetime
 
+from django.db.models import F, Q, QuerySet
+
 from detectors import resources
 from incidents.db.prepared import Given, Prepared
-from incidents.evaluation.windows import Window, WindowKind
+from incidents.evaluation.windows import SETTLING, Window, WindowKind
 from incidents.models import Silence
 from incidents.text.wording import format_moment
 
+# Where windows of nodes that Slurm restarts or switches off come from.
+STATES = "state"
 _IN_FORCE = Prepared(
     lambda: Silence.objects.filter(ended_at=None, starts_at__lte=Given("now")).exclude(
         ends_at__lte=Given("now")
@@ -59,3 +64,23 @@ def format_end(window: Window) -> str:
         if window.ends_at is not None
         else "until it is ended"
     )
+
+
+def get_owners_under_maintenance(now: datetime) -> frozenset[str]:
+    """Owners that are under maintenance, or were until a moment ago: what they still have to start
+    may be of its work.
+
+    Of a node that Slurm restarts the window itself is drawn out (incidents.polling.polling), so
+    that it waits no longer.
+    """
+    lately = Q(ended_at=None) | (Q(ended_at__gt=now - SETTLING) & Q(ended_at__gt=F("starts_at")))
+    rows = Silence.objects.filter(lately, kind=str(WindowKind.MAINTENANCE), starts_at__lte=now)
+    rows = rows.exclude(ends_at__lte=now - SETTLING)
+    rows = rows.exclude(ended_at__isnull=False, origin__startswith=f"{STATES}:")
+    return get_machines(rows)
+
+
+def get_machines(rows: QuerySet[Silence]) -> frozenset[str]:
+    """The machines of all these windows."""
+    lists = rows.values_list("machines", flat=True)
+    return frozenset(itertools.chain.from_iterable(lists))

@@ -7,20 +7,20 @@ ended stays ended.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 
 from detectors import resources
 from incidents.db import upsert
 from incidents.db.prepared import Given, Prepared
-from incidents.evaluation.windows import SETTLING, Draft, WindowKind, get_review_time
+from incidents.evaluation.windows import Draft, WindowKind, get_review_time
 from incidents.maintenance import active_windows, silences
+from incidents.maintenance.active_windows import STATES
 from incidents.models import Incident, PlannedWork, Silence
 from incidents.polling import polling
 from incidents.vocabulary.changes import KINTSUGI, Change
@@ -28,7 +28,6 @@ from incidents.vocabulary.lifecycle import Trigger
 
 SLURM = "slurm"
 RESERVATIONS = "slurm"
-STATES = "state"
 # The flag that a reservation puts on its nodes; what else Slurm says of a node has no reservation
 # behind it.
 _RESERVED = "maintenance reservation"
@@ -110,26 +109,6 @@ def follow_states(now: datetime) -> None:
     follow(windows, now, of=STATES)
 
 
-def get_owners_under_maintenance(now: datetime) -> frozenset[str]:
-    """Owners that are under maintenance, or were until a moment ago: what they still have to start
-    may be of its work.
-
-    Of a node that Slurm restarts the window itself is drawn out (incidents.polling.polling), so
-    that it waits no longer.
-    """
-    lately = Q(ended_at=None) | (Q(ended_at__gt=now - SETTLING) & Q(ended_at__gt=F("starts_at")))
-    rows = Silence.objects.filter(lately, kind=str(WindowKind.MAINTENANCE), starts_at__lte=now)
-    rows = rows.exclude(ends_at__lte=now - SETTLING)
-    rows = rows.exclude(ended_at__isnull=False, origin__startswith=f"{STATES}:")
-    return _get_machines(rows)
-
-
-def _get_machines(rows: QuerySet[Silence]) -> frozenset[str]:
-    """The machines of all these windows."""
-    lists = rows.values_list("machines", flat=True)
-    return frozenset(itertools.chain.from_iterable(lists))
-
-
 def _get_origin(reason: str) -> str:
     return f"{STATES}:{reason}"
 
@@ -139,7 +118,7 @@ def _list_unexplained(rows: Sequence[PlannedWork], now: datetime) -> Iterable[Pl
     ours restarts."""
     lately = Q(ended_at=None) | Q(ended_at__gte=now - polling.PLANNED_FOR)
     reservations = Silence.objects.filter(lately, origin__startswith=f"{RESERVATIONS}:")
-    reserved = _get_machines(reservations)
+    reserved = active_windows.get_machines(reservations)
     repairs = Incident.objects.open().filter(timeline__kind=Trigger.REPAIR_STARTED.value)
     repaired = set(repairs.values_list("owner", flat=True))
     ended = _list_ended_by_people(STATES)

@@ -18,7 +18,7 @@ from detectors.faults import ClearRule, EventKind
 from incidents.db.prepared import Given, Prepared
 from incidents.faults import clocks
 from incidents.inventory import graphs
-from incidents.maintenance import slurm_windows
+from incidents.maintenance import active_windows
 from incidents.models import Fault, Node
 from incidents.triage.normalisation import Item
 
@@ -85,7 +85,7 @@ def load_machines(owned: Iterable[str], now: datetime) -> Machines:
     machines = Machines(ends)
     machines.booted_at = {resources.node(name): at for name, at in _BOOTED_NODES.rows(names=names)}
     machines.booted_at |= dict(_BOOTED_SWITCHES.rows(owners=owners))
-    machines.maintained = slurm_windows.get_owners_under_maintenance(now)
+    machines.maintained = active_windows.get_owners_under_maintenance(now)
     return machines
 
 
