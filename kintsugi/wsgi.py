@@ -14,4 +14,4 @@ from kintsugi import tasks  # noqa: E402  (models: the application has loaded th
 from kintsugi.health import reporter  # noqa: E402  (as above)
 
 # Ready within milliseconds: a server asks for the application first, and listens then.
-reporter.start([reporter.Part("web")], work=tasks.evaluate_own_health)
+reporter.start([reporter.ProcessPart("web")], work=tasks.evaluate_own_health)

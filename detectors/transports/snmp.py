@@ -39,10 +39,10 @@ from detectors.transports.snmp_credentials import (
 )
 from detectors.transports.snmp_walk import (
     Bound,
-    NoAnswer,
     Oid,
     Session,
     SnmpRefused,
+    SnmpTimeout,
     Walk,
     arcs,
     dotted,
@@ -114,7 +114,7 @@ class SnmpTransport:
 
         try:
             return self._get_started().call(run, self._limits.walk_s + 5)
-        except NoAnswer:
+        except SnmpTimeout:
             tries = self._limits.retries + 1
             raise Unreachable(
                 f"{place}: no answer in {tries} tries of {self._limits.timeout_s:g} s. Check that"
@@ -314,12 +314,12 @@ _HINTS = {
 
 
 def _bound(answer: Sequence[Any]) -> list[Bound]:
-    """The bindings of an answer. Raises NoAnswer or Refused."""
+    """The bindings of an answer. Raises SnmpTimeout or Refused."""
     indication, status, _, bindings = answer
     if indication:
         name = type(indication).__name__
         if name == "RequestTimedOut":
-            raise NoAnswer
+            raise SnmpTimeout
         raise SnmpRefused(
             str(indication),
             _HINTS.get(name, "the version and credentials that the switch is set up for"),

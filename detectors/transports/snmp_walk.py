@@ -15,7 +15,7 @@ from detectors.transports.snmp_credentials import SnmpLimits
 Oid = tuple[int, ...]
 
 
-class NoAnswer(Exception):
+class SnmpTimeout(Exception):
     """Nothing came back to one request, all tries over."""
 
 
@@ -31,7 +31,7 @@ Bound = tuple[Oid, Any]
 
 
 class Session(Protocol):
-    """Requests to one agent. Raises NoAnswer or Refused."""
+    """Requests to one agent. Raises SnmpTimeout or SnmpRefused."""
 
     async def get(self, oids: Sequence[Oid]) -> list[Bound]: ...
 
@@ -88,7 +88,7 @@ class Walk:
                 return await self._session.bulk(
                     [self._cursors[column] for column in active], repetitions
                 )
-            except NoAnswer:
+            except SnmpTimeout:
                 if not self._found:
                     raise
                 raise DetectorError(

@@ -25,7 +25,7 @@ HORIZON = timedelta(days=30)  # covers the vendor lead times, "days to weeks", o
 _HOUR_S = 3600.0
 
 
-class Unit(StrEnum):
+class ExposureUnit(StrEnum):
     """The machines whose hours are a class's exposure."""
 
     NODE = "node"
@@ -34,23 +34,24 @@ class Unit(StrEnum):
 
     @property
     def hours(self) -> str:
-        return "node-hours" if self is Unit.NODE else "switch-hours"
+        return "node-hours" if self is ExposureUnit.NODE else "switch-hours"
 
     @property
     def machines(self) -> str:
-        return {Unit.NODE: "nodes", Unit.INTERCONNECT_SWITCH: "leaf or spine switches"}.get(
-            self, "storage switches"
-        )
+        return {
+            ExposureUnit.NODE: "nodes",
+            ExposureUnit.INTERCONNECT_SWITCH: "leaf or spine switches",
+        }.get(self, "storage switches")
 
 
 Codes = npt.NDArray[np.int8]
 COMPONENTS = tuple(Component)
 RECOVERIES = tuple(Recovery)
-UNIT_ORDER = tuple(Unit)
+UNIT_ORDER = tuple(ExposureUnit)
 
-UNITS: dict[Component, Unit] = dict.fromkeys(Component, Unit.NODE) | {
-    Component.INTERCONNECT_SWITCH: Unit.INTERCONNECT_SWITCH,
-    Component.STORAGE_SWITCH: Unit.STORAGE_SWITCH,
+UNITS: dict[Component, ExposureUnit] = dict.fromkeys(Component, ExposureUnit.NODE) | {
+    Component.INTERCONNECT_SWITCH: ExposureUnit.INTERCONNECT_SWITCH,
+    Component.STORAGE_SWITCH: ExposureUnit.STORAGE_SWITCH,
 }
 
 DEFINITIONS: dict[str, str] = {
@@ -141,7 +142,7 @@ class ServiceHistory:
     """When each machine entered service, hours since 1970, by unit; `gpus` holds its node's time
     for each GPU."""
 
-    starts: dict[Unit, Floats]
+    starts: dict[ExposureUnit, Floats]
     gpus: Floats
 
 
@@ -163,7 +164,7 @@ class Figures:
     """
 
     component: str
-    unit: Unit
+    unit: ExposureUnit
     units: int
     failures: int
     exposure: float
@@ -220,11 +221,11 @@ def compute_all_figures(
 ) -> list[Figures]:
     """The numbers of `all`, then of each class in the order of `Component`. Nothing is computed
     twice."""
-    lost = {unit: _compute_time_out(incidents, unit, window) for unit in Unit}
+    lost = {unit: _compute_time_out(incidents, unit, window) for unit in ExposureUnit}
     failed = _filter_by_window(incidents, window)
     failed = failed.where(failed.left_out < 0)
-    lost_nodes = lost[Unit.NODE]
-    rows = [compute_figures(ALL, Unit.NODE, failed, fleet, window, lost=lost_nodes)]
+    lost_nodes = lost[ExposureUnit.NODE]
+    rows = [compute_figures(ALL, ExposureUnit.NODE, failed, fleet, window, lost=lost_nodes)]
     for code, component in enumerate(COMPONENTS):
         unit = UNITS[component]
         of_class = failed.where(failed.component == code)
@@ -248,7 +249,7 @@ def _filter_by_window(incidents: Incidents, window: StudyPeriod) -> Incidents:
 
 def compute_figures(
     name: str,
-    unit: Unit,
+    unit: ExposureUnit,
     failed: Incidents,
     fleet: ServiceHistory,
     window: StudyPeriod,
@@ -349,7 +350,7 @@ def _compute_mean_time(failures: int, hours: float) -> Estimate:
     )
 
 
-def _compute_time_out(incidents: Incidents, unit: Unit, window: StudyPeriod) -> float:
+def _compute_time_out(incidents: Incidents, unit: ExposureUnit, window: StudyPeriod) -> float:
     is_out = np.isfinite(incidents.out) & (incidents.owner_unit == UNIT_ORDER.index(unit))
     rows = incidents.where(is_out)
     ends = np.where(np.isfinite(rows.restored), rows.restored, window.until)

@@ -30,12 +30,12 @@ from incidents.reliability.summary import (
     RECOVERIES,
     UNIT_ORDER,
     Codes,
+    ExposureUnit,
     Figures,
     Incidents,
     ServiceHistory,
     StudyPeriod,
     Summary,
-    Unit,
     compute_all_figures,
     count_left_out,
 )
@@ -46,9 +46,9 @@ from incidents.vocabulary.lifecycle import State
 _HOUR_S = 3600.0
 NOT_FAILURES = (State.FALSE_POSITIVE.value, State.DUPLICATE.value)
 _SWITCH_UNITS = {
-    "leaf": Unit.INTERCONNECT_SWITCH,
-    "spine": Unit.INTERCONNECT_SWITCH,
-    "storage": Unit.STORAGE_SWITCH,
+    "leaf": ExposureUnit.INTERCONNECT_SWITCH,
+    "spine": ExposureUnit.INTERCONNECT_SWITCH,
+    "storage": ExposureUnit.STORAGE_SWITCH,
 }
 NO_INVENTORY = (
     "The inventory holds no nodes, so there are no hours to divide by: load it with"
@@ -104,7 +104,7 @@ def compute_summary(since: datetime | None, until: datetime) -> Summary:
         for row in compute_all_figures(incidents, fleet, window)
     ]
     overall, *classes = rows
-    has_nodes = fleet.starts[Unit.NODE].size > 0
+    has_nodes = fleet.starts[ExposureUnit.NODE].size > 0
     notice = "" if has_nodes else NO_INVENTORY
     if begin > asked:
         notice = f"{notice} {_format_kept(begin)}".strip()
@@ -222,7 +222,7 @@ def _load_machines() -> tuple[dict[str, int], set[str]]:
         if is_provisional:
             provisional.add(f"node/{name}")
         else:
-            units[f"node/{name}"] = UNIT_ORDER.index(Unit.NODE)
+            units[f"node/{name}"] = UNIT_ORDER.index(ExposureUnit.NODE)
     for name, is_provisional, role in switches:
         if is_provisional:
             provisional.add(f"switch/{name}")
@@ -237,9 +237,9 @@ def _load_fleet() -> ServiceHistory:
     interconnect_switches = switches.filter(role__in=("leaf", "spine"))
     storage_switches = switches.filter(role="storage")
     starts = {
-        Unit.NODE: _load_starts(nodes, "in_service_since"),
-        Unit.INTERCONNECT_SWITCH: _load_starts(interconnect_switches, "in_service_since"),
-        Unit.STORAGE_SWITCH: _load_starts(storage_switches, "in_service_since"),
+        ExposureUnit.NODE: _load_starts(nodes, "in_service_since"),
+        ExposureUnit.INTERCONNECT_SWITCH: _load_starts(interconnect_switches, "in_service_since"),
+        ExposureUnit.STORAGE_SWITCH: _load_starts(storage_switches, "in_service_since"),
     }
     gpus = Gpu.objects.filter(node__is_provisional=False)
     return ServiceHistory(starts=starts, gpus=_load_starts(gpus, "node__in_service_since"))

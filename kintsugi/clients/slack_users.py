@@ -37,7 +37,7 @@ class Person:
 
 
 @dataclass(frozen=True)
-class Denied:
+class NotPermitted:
     """Nothing is done; `reason` says who may and how to become one. `name`: who it was, as far as
     is known."""
 
@@ -63,7 +63,7 @@ def names() -> Mapping[str, str]:
     return read
 
 
-def find(slack_id: str, permissions: Sequence[str]) -> Person | Denied:
+def find(slack_id: str, permissions: Sequence[str]) -> Person | NotPermitted:
     """The person, who has all of these permissions in the console now; or why nothing is done."""
     shown = slack_id if _ID.fullmatch(slack_id) else "-"
     nobody = f"slack:{shown}"
@@ -71,11 +71,11 @@ def find(slack_id: str, permissions: Sequence[str]) -> Person | Denied:
         name = names().get(slack_id)
     except UnreadableList as error:
         _log.error("nobody can act from Slack: %s", error)
-        return Denied(
+        return NotPermitted(
             nobody, "Kintsugi cannot read who is who in Slack; its log says why. Use the console."
         )
     if name is None:
-        return Denied(
+        return NotPermitted(
             nobody,
             f"Slack user {shown} is nobody in the console. {_format_allowed_roles(permissions)}"
             " An administrator of Kintsugi adds"
@@ -83,12 +83,12 @@ def find(slack_id: str, permissions: Sequence[str]) -> Person | Denied:
         )
     user = User.objects.filter(username=name, is_active=True).first()
     if user is None:
-        return Denied(
+        return NotPermitted(
             nobody,
             f"The console has no active account {name}. An administrator makes it, or corrects it.",
         )
     if not user.has_perms(permissions):
-        return Denied(
+        return NotPermitted(
             name,
             f"{name} may not do this. {_format_allowed_roles(permissions)}"
             " An administrator gives roles.",

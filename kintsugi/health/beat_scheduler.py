@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 from detectors.transports import error_text
 from kintsugi.health import broker
-from kintsugi.health.reporter import Part
+from kintsugi.health.reporter import ProcessPart
 
 _log = logging.getLogger(__name__)
 # Our choice: it ticks every five seconds at most.
@@ -46,5 +46,5 @@ def is_working() -> bool:
     return is_ticking or broker.OUTAGE.since is not None
 
 
-def make_beat_part() -> Part:
-    return Part("beat", is_working=is_working, find_trouble=broker.find_trouble)
+def make_beat_part() -> ProcessPart:
+    return ProcessPart("beat", is_working=is_working, find_trouble=broker.find_trouble)

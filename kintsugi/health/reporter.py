@@ -34,7 +34,7 @@ _WRITES = 3
 
 
 @dataclass(frozen=True)
-class Part:
+class ProcessPart:
     """One part of Kintsugi that this process does. While `is_working` says no, nothing is written
     of it, and so it falls silent. `is_restart_a_cure`: systemd is to end the process then, too.
     `find_trouble`: what keeps it from its work though it runs, empty where nothing does."""
@@ -53,9 +53,9 @@ class Part:
         return PartReport(self.name, self.queues, backlog, disk, self.find_trouble())
 
 
-def make_worker_part(queues: Sequence[str]) -> Part:
+def make_worker_part(queues: Sequence[str]) -> ProcessPart:
     names = tuple(sorted(queues))
-    return Part(f"worker-{'-'.join(names)}"[:64], names, find_trouble=broker.find_trouble)
+    return ProcessPart(f"worker-{'-'.join(names)}"[:64], names, find_trouble=broker.find_trouble)
 
 
 class Reporter:
@@ -64,7 +64,7 @@ class Reporter:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[ProcessPart],
         *,
         wait_until_ready: Callable[[], object] = lambda: None,
         work: Callable[[], None] | None = None,
@@ -145,7 +145,7 @@ _of_this_process: list[Reporter] = []
 
 
 def start(
-    parts: Sequence[Part],
+    parts: Sequence[ProcessPart],
     *,
     wait_until_ready: Callable[[], object] = lambda: None,
     work: Callable[[], None] | None = None,

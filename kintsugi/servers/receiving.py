@@ -37,7 +37,7 @@ from incidents.triage import inbox
 from kintsugi import clock, tasks
 from kintsugi.configuration.setting_values import INVENTORY
 from kintsugi.health import broker
-from kintsugi.health.reporter import Part
+from kintsugi.health.reporter import ProcessPart
 from kintsugi.servers import database_reads, listeners
 from kintsugi.servers.database_reads import DatabaseAway
 
@@ -102,9 +102,9 @@ class _Readers:
         return UnreadReader(self.matcher())
 
 
-def make_receiver_part(receiver: Receiver) -> Part:
+def make_receiver_part(receiver: Receiver) -> ProcessPart:
     """What is told of this receiver."""
-    return Part(
+    return ProcessPart(
         "receiver",
         is_working=lambda: receiver.is_receiving,
         is_restart_a_cure=True,

@@ -15,7 +15,7 @@ from datetime import datetime
 from incidents.notify.notifier import Ask
 from incidents.text.wording import format_moment
 from kintsugi.clients import slack_users
-from kintsugi.clients.slack_users import Denied
+from kintsugi.clients.slack_users import NotPermitted
 from kintsugi.configuration import stop_file
 from runbooks import questions, services
 from runbooks.engine import approval_snapshot, approvals
@@ -110,7 +110,7 @@ def format_usage() -> str:
 
 def _obey_authorised(order: Order, text: str, words: str, request: SlackRequest) -> OrderReply:
     person = slack_users.find(request.slack_id, order.permissions)
-    if isinstance(person, Denied):
+    if isinstance(person, NotPermitted):
         refusal = ControlRefused(person.reason)
         idempotency.record_refusal(refusal, actor=person.name, words=text[:500], now=request.now)
         return OrderReply(f"Nothing is done. {person.reason}")

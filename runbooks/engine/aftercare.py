@@ -19,7 +19,7 @@ from incidents.reserve import lemons
 from incidents.state import transitions
 from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.engine import audit, result, start
-from runbooks.engine.result import Turn
+from runbooks.engine.result import RunTurn
 from runbooks.errors import WorldError, WorldRefusal
 from runbooks.fleet import fleet
 from runbooks.lease import lease
@@ -37,7 +37,7 @@ _MOST = 3
 _TIMES = "resumed_again"
 
 
-def check_return(turn: Turn, ctx: Context, *, at: Callable[[str], None]) -> None:
+def check_return(turn: RunTurn, ctx: Context, *, at: Callable[[str], None]) -> None:
     """One look, and at most one resume. Nothing is done to a node that anybody has touched
     since."""
     run = turn.run
@@ -69,7 +69,7 @@ def postpone(run: Run, error: WorldError, now: datetime) -> None:
     lease.release(run, wake_at=None if isinstance(error, WorldRefusal) else now + _LOOK_AGAIN)
 
 
-def _conclude(turn: Turn, ctx: Context) -> None:
+def _conclude(turn: RunTurn, ctx: Context) -> None:
     """The node was given back and that was kept, or somebody has done something else with it
     since."""
     if (
@@ -128,7 +128,7 @@ def _find_blocker(ctx: Context) -> Wait | None:
     return blocked if isinstance(blocked, Wait) else None
 
 
-def _leave_drained(turn: Turn, against: Failed) -> None:
+def _leave_drained(turn: RunTurn, against: Failed) -> None:
     text = f"{_format_forgotten(turn.run.place)} It stays drained: {against.text}."
     with transaction.atomic():
         turn.note_outcome(StepRun.Outcome.REFUSED, text)
@@ -136,7 +136,7 @@ def _leave_drained(turn: Turn, against: Failed) -> None:
         lease.release(turn.run, wake_at=None, waiting_for="")
 
 
-def _store_resume(turn: Turn, outcome: StepRun.Outcome) -> None:
+def _store_resume(turn: RunTurn, outcome: StepRun.Outcome) -> None:
     """Looked at once more after that, too."""
     run, text = turn.run, f"{_format_forgotten(turn.run.place)} Kintsugi resumed it again."
     with transaction.atomic():
@@ -149,7 +149,7 @@ def _store_resume(turn: Turn, outcome: StepRun.Outcome) -> None:
         lease.release(run, wake_at=return_to_service.get_next_check_at(run.facts), waiting_for="")
 
 
-def _record(turn: Turn, text: str, needs_human: str | None) -> None:
+def _record(turn: RunTurn, text: str, needs_human: str | None) -> None:
     transitions.record(
         turn.run.incident_id, kind="run_note", text=text, now=turn.now, needs_human=needs_human
     )

@@ -20,7 +20,7 @@ from incidents.state import transitions
 from incidents.text.wording import format_duration
 from runbooks.engine import approval_snapshot, start
 from runbooks.engine.approval_snapshot import ApprovalSnapshot
-from runbooks.engine.result import Turn
+from runbooks.engine.result import RunTurn
 from runbooks.errors import WorldError
 from runbooks.fleet import armings, fleet
 from runbooks.guards.verdicts import Act, Bounds
@@ -70,7 +70,7 @@ Outcome = Permission | Pending | Outdated
 
 
 def check_permission(
-    turn: Turn, planned: Planned, ctx: Context, nodes: Mapping[str, NodeState]
+    turn: RunTurn, planned: Planned, ctx: Context, nodes: Mapping[str, NodeState]
 ) -> Outcome:
     """Before the guards are asked. What is to be asked of a person is asked here, with the state as
     it is now."""
@@ -103,7 +103,7 @@ def check_permission(
     return Outdated(lost) if lost else Pending(approval.why)
 
 
-def is_for_count_alone(turn: Turn, planned: Planned, ctx: Context) -> bool:
+def is_for_count_alone(turn: RunTurn, planned: Planned, ctx: Context) -> bool:
     """Whether a person will be asked now, and only since so many nodes are in repair already."""
     run = turn.run
     if planned.step.act is None or turn.attempted_at is not None:
@@ -220,7 +220,7 @@ def _is_by_leave(run: Run, now: datetime) -> bool:
     return Mode.APPROVAL in (run.mode, mode)
 
 
-def _is_looked_at_anew(turn: Turn, step: Step) -> bool:
+def _is_looked_at_anew(turn: RunTurn, step: Step) -> bool:
     """Whether the leave for the whole run may be too old for this step. What has been begun is
     brought to its end."""
     if step.effect is not StepEffect.DISRUPTIVE or turn.attempted_at is not None:
@@ -325,7 +325,7 @@ def _get_expiry_reason(
 
 
 def _request_approval(
-    turn: Turn, step: Step, why: str, *, snapshot: ApprovalSnapshot, lost: str = ""
+    turn: RunTurn, step: Step, why: str, *, snapshot: ApprovalSnapshot, lost: str = ""
 ) -> None:
     run, now = turn.run, turn.now
     with transaction.atomic():

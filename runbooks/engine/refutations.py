@@ -19,7 +19,7 @@ from django.db.models import Count
 from incidents.state import transitions
 from runbooks.engine import result as ending
 from runbooks.engine import withdraw
-from runbooks.engine.result import Turn
+from runbooks.engine.result import RunTurn
 from runbooks.lease import lease
 from runbooks.lease.withdrawal_reasons import REFUTED, UNWITNESSED, Withdraw
 from runbooks.models import Run
@@ -36,7 +36,7 @@ _TOLD = "look_told"
 _LOOK_AGAIN = timedelta(minutes=5)
 
 
-def ends_turn(turn: Turn, ctx: Context, *, world: World) -> bool:
+def ends_turn(turn: RunTurn, ctx: Context, *, world: World) -> bool:
     """Whether the turn ends here, since a look at the node denies what the run is for."""
     if not _is_due(turn, ctx):
         return False
@@ -58,7 +58,7 @@ def ends_turn(turn: Turn, ctx: Context, *, world: World) -> bool:
     return False
 
 
-def give_back(turn: Turn, refuted: Refuted, *, world: World) -> None:
+def give_back(turn: RunTurn, refuted: Refuted, *, world: World) -> None:
     """Ends the run, and says which rule has told what is not there."""
     run = turn.run
     run.facts[UNWITNESSED] = True
@@ -115,7 +115,7 @@ def _build_wrong_rule(fault_type: str, runs: list[Run]) -> WrongRule:
     return WrongRule(fault_type, len(runs), last_at, incidents)
 
 
-def _is_due(turn: Turn, ctx: Context) -> bool:
+def _is_due(turn: RunTurn, ctx: Context) -> bool:
     """Between the drain and the step that confirms, or asks a person about what detectors see,
     while jobs keep the run from getting there."""
     run = turn.run
@@ -132,7 +132,7 @@ def _is_due(turn: Turn, ctx: Context) -> bool:
     return is_ours and not ctx.state.is_drained and not ctx.maintenance
 
 
-def _note_seen(turn: Turn, ctx: Context, seen: Done) -> None:
+def _note_seen(turn: RunTurn, ctx: Context, seen: Done) -> None:
     if seen.cause is not None:
         ctx.facts["resource"] = seen.cause.resource
         lease.update(turn.run, fault_type=seen.cause.fault_type)

@@ -72,7 +72,7 @@ _ROWS_OF_STEP = Prepared(
 
 
 @dataclass
-class Turn:
+class RunTurn:
     """One turn of a run at a step; without a step when the turn is about the whole run.
 
     `tried` is the step's attempt whose outcome is not known, `waiting` the row of what it waits
@@ -135,7 +135,7 @@ class Turn:
         )
 
 
-def store_attempt(turn: Turn) -> None:
+def store_attempt(turn: RunTurn) -> None:
     """Before the act. A step that only looks needs no row: what it saw is stored afterwards."""
     run, step = turn.run, turn.step
     if step is None or step.effect is StepEffect.READ_ONLY:
@@ -156,7 +156,7 @@ def store_attempt(turn: Turn) -> None:
 
 
 def store_result(
-    turn: Turn, result: Result, *, is_last: bool, outcome: StepRun.Outcome = StepRun.Outcome.DONE
+    turn: RunTurn, result: Result, *, is_last: bool, outcome: StepRun.Outcome = StepRun.Outcome.DONE
 ) -> None:
     """The step's result, and what follows from it."""
     if isinstance(result, Wait):
@@ -173,14 +173,14 @@ def store_result(
         _go_on(turn, result, is_last=is_last, outcome=outcome)
 
 
-def _go_back(turn: Turn, back: Back) -> None:
+def _go_back(turn: RunTurn, back: Back) -> None:
     with transaction.atomic():
         turn.note_outcome(StepRun.Outcome.FAILED, back.text)
         _record(turn, "run_note", back.text)
         lease.release(turn.run, wake_at=turn.now, step=turn.run.step - 1, waiting_for="")
 
 
-def _go_on(turn: Turn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -> None:
+def _go_on(turn: RunTurn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -> None:
     run, step, now = turn.run, turn.step, turn.now
     with transaction.atomic():
         _audit(turn, audit.Phase.DONE, done.text)
@@ -217,7 +217,7 @@ def _find_next_step(run: Run, skips: Sequence[str]) -> int:
     return index
 
 
-def _start_repair(turn: Turn, text: str) -> None:
+def _start_repair(turn: RunTurn, text: str) -> None:
     """The node is out: the repair has begun. For a further rung it has been out since the first."""
     incident = turn.run.incident
     since = incident.out_of_service_at if incident.restored_at is None else None
@@ -234,7 +234,7 @@ def _start_repair(turn: Turn, text: str) -> None:
         _record(turn, "step_done", text)
 
 
-def _succeed(turn: Turn, text: str) -> None:
+def _succeed(turn: RunTurn, text: str) -> None:
     """The incident was cured by the last rung that the run has tried. A run beside nodes cures
     nothing."""
     run = turn.run
@@ -248,7 +248,7 @@ def _succeed(turn: Turn, text: str) -> None:
     run.facts.pop("asked", None)
 
 
-def wait(turn: Turn, waiting: Wait) -> None:
+def wait(turn: RunTurn, waiting: Wait) -> None:
     """Look again later. A line for people only when the question or the sentence is new."""
     run = turn.run
     with transaction.atomic():
@@ -262,7 +262,7 @@ def wait(turn: Turn, waiting: Wait) -> None:
         _schedule_retry(turn, waiting.text, at=turn.now + waiting.again_in)
 
 
-def refuse(turn: Turn, refused: GuardRefused, *, maintenance: str = "") -> None:
+def refuse(turn: RunTurn, refused: GuardRefused, *, maintenance: str = "") -> None:
     """The guards said no: told once for each kind of reason, asked again at the time they name.
 
     `maintenance` is what the node is under then, whichever guard spoke: it is looked at anew
@@ -286,7 +286,7 @@ def refuse(turn: Turn, refused: GuardRefused, *, maintenance: str = "") -> None:
         _schedule_retry(turn, text, at=look_at)
 
 
-def return_to_inspection(turn: Turn, *, index: int) -> None:
+def return_to_inspection(turn: RunTurn, *, index: int) -> None:
     """Goes back to the step that looks at the node: somebody has worked on it since."""
     run = turn.run
     text = f"{run.facts.pop(LOOK_ANEW)}: Kintsugi looks at it anew before it goes on."
@@ -297,7 +297,7 @@ def return_to_inspection(turn: Turn, *, index: int) -> None:
         lease.release(run, wake_at=turn.now, step=index, waiting_for=text)
 
 
-def store_note(turn: Turn, text: str, *, again_in: timedelta) -> None:
+def store_note(turn: RunTurn, text: str, *, again_in: timedelta) -> None:
     """Something went on beside the steps. Told once while the sentence stays the same."""
     run = turn.run
     with transaction.atomic():
@@ -307,13 +307,13 @@ def store_note(turn: Turn, text: str, *, again_in: timedelta) -> None:
         _schedule_retry(turn, text, at=turn.now + again_in)
 
 
-def _schedule_retry(turn: Turn, text: str, *, at: datetime) -> None:
+def _schedule_retry(turn: RunTurn, text: str, *, at: datetime) -> None:
     """Waits, and says for what, as it is now."""
     turn.run.facts[SAID_AT] = format_iso(turn.now)
     lease.release(turn.run, wake_at=at, waiting_for=text)
 
 
-def fail(turn: Turn, failed: Failed) -> None:
+def fail(turn: RunTurn, failed: Failed) -> None:
     """Stop; the node stays as it is, and a person is asked."""
     with transaction.atomic():
         text = f"{failed.text} {turn.run.facts.get('unfinished', '')}".strip()
@@ -323,7 +323,7 @@ def fail(turn: Turn, failed: Failed) -> None:
         _act(turn, Trigger.REPAIR_FAILED, text, needs_human=failed.ask)
 
 
-def _escalate(turn: Turn, result: NotCured) -> None:
+def _escalate(turn: RunTurn, result: NotCured) -> None:
     """The run ends, its rung is judged, and the node stays ours: the incident calls for the next
     rung at once."""
     with transaction.atomic():
@@ -338,7 +338,7 @@ def _escalate(turn: Turn, result: NotCured) -> None:
         _act(turn, Trigger.REPAIR_FAILED, result.text, needs_human=result.ask)
 
 
-def end_attempt(turn: Turn, text: str, *, again_in: timedelta) -> None:
+def end_attempt(turn: RunTurn, text: str, *, again_in: timedelta) -> None:
     """The act was not made, since the node had changed just before it: the attempt is over."""
     with transaction.atomic():
         _audit(turn, audit.Phase.FAILED, text)
@@ -347,7 +347,7 @@ def end_attempt(turn: Turn, text: str, *, again_in: timedelta) -> None:
         _schedule_retry(turn, text, at=turn.now + again_in)
 
 
-def take_over(turn: Turn, taken: TakenOver, *, left: str = "") -> None:
+def take_over(turn: RunTurn, taken: TakenOver, *, left: str = "") -> None:
     """A person changed the node. Where they were asked to, the run has succeeded; else it stops.
     `left`: what became of what the run had asked Slurm for."""
     run = turn.run
@@ -367,13 +367,13 @@ def take_over(turn: Turn, taken: TakenOver, *, left: str = "") -> None:
         _act(turn, Trigger.REPAIR_WITHDRAWN, text, needs_human=ask)
 
 
-def restore_persons_drain(turn: Turn, ctx: Context) -> bool:
+def restore_persons_drain(turn: RunTurn, ctx: Context) -> bool:
     """Whether the turn ends here: a person's drain came in the moment of our last act and is put
     back, or the accounts that would say so are waited for."""
     found = overwritten.find_overwritten(ctx)
     if found is None:
         return False
-    if isinstance(found, overwritten.Unknown):
+    if isinstance(found, overwritten.NotRecorded):
         text = f"Slurm's accounts are asked whether anybody has drained {ctx.node} meanwhile."
         if turn.run.finished_at is None:
             _schedule_retry(turn, text, at=turn.now + overwritten.LOOK_AGAIN)
@@ -391,7 +391,7 @@ def restore_persons_drain(turn: Turn, ctx: Context) -> bool:
     return True
 
 
-def _store_restored(turn: Turn, text: str) -> None:
+def _store_restored(turn: RunTurn, text: str) -> None:
     """The run is over: it had given the node back, or a person had ended it."""
     turn.run.facts.pop(return_to_service.GIVEN_BACK_AT, None)
     has_ended_well = turn.run.state == RunState.SUCCEEDED
@@ -404,7 +404,7 @@ def _store_restored(turn: Turn, text: str) -> None:
         lease.release(turn.run, wake_at=wake_at)
 
 
-def conclude(turn: Turn, text: str) -> None:
+def conclude(turn: RunTurn, text: str) -> None:
     """What acted on no node has come to its end: a line, and nothing of the incident is changed."""
     with transaction.atomic():
         turn.note_outcome(StepRun.Outcome.DONE, text)
@@ -412,7 +412,7 @@ def conclude(turn: Turn, text: str) -> None:
         _record(turn, "run_ended", text)
 
 
-def withdraw(turn: Turn, done: Done, *, ask: str = "") -> None:
+def withdraw(turn: RunTurn, done: Done, *, ask: str = "") -> None:
     """`ask` is what a person is asked, where the node is left drained although something stands on
     it."""
     with transaction.atomic():
@@ -430,7 +430,7 @@ def store_shadow(run: Run, steps: Sequence[Step], *, remark: str, now: datetime)
     rows = [_build_shadow_row(run, index, step, now) for index, step in enumerate(steps)]
     with transaction.atomic():
         StepRun.objects.bulk_create(rows)
-        turn = Turn(run, None, now)
+        turn = RunTurn(run, None, now)
         _finish(turn, RunState.SHADOWED, text)
         _record(turn, "run_shadowed", text)
 
@@ -448,7 +448,7 @@ def _build_shadow_row(run: Run, index: int, step: Step, now: datetime) -> StepRu
     )
 
 
-def _hand_over(turn: Turn, handed: HandedOver) -> None:
+def _hand_over(turn: RunTurn, handed: HandedOver) -> None:
     with transaction.atomic():
         turn.note_outcome(StepRun.Outcome.DONE, handed.text)
         turn.run.facts["handed_over"] = True
@@ -456,7 +456,7 @@ def _hand_over(turn: Turn, handed: HandedOver) -> None:
         _act(turn, Trigger.REPAIR_WITHDRAWN, handed.text, needs_human=handed.ask)
 
 
-def _audit(turn: Turn, phase: audit.Phase, text: str) -> None:
+def _audit(turn: RunTurn, phase: audit.Phase, text: str) -> None:
     """A line of the audit log, where the step acts and was begun: what was only looked at is no
     act."""
     step = turn.step
@@ -464,7 +464,7 @@ def _audit(turn: Turn, phase: audit.Phase, text: str) -> None:
         audit.record_run(turn.run, step.name, phase, text, now=turn.now, key=turn.key)
 
 
-def _finish(turn: Turn, state: RunState, outcome: str) -> None:
+def _finish(turn: RunTurn, state: RunState, outcome: str) -> None:
     poll_pauses.end(get_holder(turn.run.pk))
     wake_at = get_next_check_at(turn.run, turn.now)
     if overwritten.is_unchecked(turn.run.facts):
@@ -499,7 +499,7 @@ def get_next_check_at(run: Run, now: datetime) -> datetime | None:
     return wake_at or keep_drained.get_next_check_at(facts, now)
 
 
-def _act(turn: Turn, trigger: Trigger, text: str, **changes: Any) -> None:
+def _act(turn: RunTurn, trigger: Trigger, text: str, **changes: Any) -> None:
     """Moves the incident; where its state does not allow that, the timeline and the question are
     written alone."""
     acted = transitions.act(
@@ -509,7 +509,7 @@ def _act(turn: Turn, trigger: Trigger, text: str, **changes: Any) -> None:
         _record(turn, "run_ended", text, needs_human=changes.get("needs_human"))
 
 
-def _record(turn: Turn, kind: str, text: str, *, needs_human: str | None = None) -> None:
+def _record(turn: RunTurn, kind: str, text: str, *, needs_human: str | None = None) -> None:
     transitions.record(
         turn.run.incident_id, kind=kind, text=text, now=turn.now, needs_human=needs_human
     )

@@ -34,7 +34,7 @@ from runbooks.engine import (
     witness_check,
 )
 from runbooks.engine import result as ending
-from runbooks.engine.result import Turn
+from runbooks.engine.result import RunTurn
 from runbooks.errors import WorldError, WorldRefusal
 from runbooks.fleet import breaker, fleet, guard_check
 from runbooks.fleet.fleet import FleetSnapshot
@@ -114,13 +114,13 @@ def _take_turn_safely(run: Run, *, now: datetime, world: World, at: Point) -> No
     except library.LibraryError as error:
         ask = f"Abort run {run.pk}, look at {run.place} and finish the repair by hand."
         ending.fail(
-            Turn(run, None, now),
+            RunTurn(run, None, now),
             Failed(f"Its plan cannot be followed by this version: {error}", ask),
         )
     except WorldRefusal as refusal:
         ask = f"Look at {run.place} and finish the repair by hand."
         ending.fail(
-            Turn(run, _get_planned(run).step, now), Failed(f"It cannot be done: {refusal}", ask)
+            RunTurn(run, _get_planned(run).step, now), Failed(f"It cannot be done: {refusal}", ask)
         )
     except WorldError as error:
         _retry_later(run, str(error), now)
@@ -151,7 +151,7 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         has_rebooted=withdraw.has_tried(run),
         waits_for_part=_waits_for_part(run),
     )
-    turn = Turn(run, step, now)
+    turn = RunTurn(run, step, now)
     must_finish = step.finishes and turn.attempted_at is not None
     if isinstance(verdict, withdrawal_reasons.Withdraw) and not must_finish:
         withdraw.withdraw(run, verdict, now=now, world=world)
@@ -202,7 +202,7 @@ def _read_snapshot(run: Run, step: Step, world: World) -> FleetSnapshot:
     return FleetSnapshot(world.slurm.read_nodes())
 
 
-def _gives_way(turn: Turn, ctx: Context) -> bool:
+def _gives_way(turn: RunTurn, ctx: Context) -> bool:
     """Whether a repair that waits for an idle moment has left its node to a graver incident: one
     run is under way on a node."""
     run = turn.run
@@ -217,7 +217,7 @@ def _gives_way(turn: Turn, ctx: Context) -> bool:
     return True
 
 
-def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Point) -> None:
+def _act(turn: RunTurn, ctx: Context, permission: approvals.Permission, *, at: Point) -> None:
     """Stores the attempt, acts, and stores the result. Nothing is done to a node that has changed a
     moment ago."""
     run, step, now = turn.run, _get_planned(turn.run).step, turn.now
@@ -266,7 +266,7 @@ def _acts_past_slurm(step: Step) -> bool:
     return step.act in _PAST_SLURM or (step.touches_node and not isinstance(step, Resume))
 
 
-def _is_refused_by_node(turn: Turn, ctx: Context) -> bool:
+def _is_refused_by_node(turn: RunTurn, ctx: Context) -> bool:
     """The node's own root has the last word. Of a node that cannot be asked the step's own rules
     hold: it was looked at by them a moment ago."""
     refusal = looking.read_refusal(ctx.world.shell, ctx.target)
@@ -292,7 +292,7 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
     try:
         state = world.slurm.read_nodes((run.place,))[run.place]
         ctx = contexts.build_context(run, state, None, now=now, world=world)
-        turn = Turn(run, None, now)
+        turn = RunTurn(run, None, now)
         if withdraw.conclude_late_act(run, ctx):
             return
         drains.note_unkept_drain(ctx)
@@ -301,7 +301,7 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
         if drains.RESUMED_AT in run.facts:
             persons_resume.check_fault(run, ctx)
         elif GIVEN_BACK_AT in run.facts:
-            aftercare.check_return(Turn(run, Resume(), now), ctx, at=at)
+            aftercare.check_return(RunTurn(run, Resume(), now), ctx, at=at)
         else:
             keep_drained.check_drain(run, ctx)
     except WorldError as error:
@@ -316,7 +316,7 @@ def _check_paused_run(run: Run, *, now: datetime, world: World) -> None:
     withdraw.check_paused_run(run, contexts.build_context(run, state, None, now=now, world=world))
 
 
-def _is_only_checked(turn: Turn, ctx: Context) -> bool:
+def _is_only_checked(turn: RunTurn, ctx: Context) -> bool:
     """Whether the look ends with what the accounts say of the run's last act: nothing else is
     due."""
     if ending.restore_persons_drain(turn, ctx):
@@ -328,7 +328,7 @@ def _is_only_checked(turn: Turn, ctx: Context) -> bool:
     return True
 
 
-def _is_settled(turn: Turn, ctx: Context) -> bool:
+def _is_settled(turn: RunTurn, ctx: Context) -> bool:
     """Whether the turn ends here: done already, under way, blocked, or the node is no longer
     ours."""
     step, run = turn.step, turn.run
@@ -360,7 +360,7 @@ def _is_settled(turn: Turn, ctx: Context) -> bool:
     return result is not None
 
 
-def _is_forgotten_by_slurm(turn: Turn, ctx: Context) -> bool:
+def _is_forgotten_by_slurm(turn: RunTurn, ctx: Context) -> bool:
     """Whether slurmctld may have lost its state. Then one person is asked, once for all runs: the
     breaker trips, and who closes it has the nodes drained again."""
     facts = turn.run.facts
@@ -384,7 +384,7 @@ def _is_forgotten_by_slurm(turn: Turn, ctx: Context) -> bool:
     return True
 
 
-def _drain_again(turn: Turn, dropped: Dropped, ctx: Context) -> None:
+def _drain_again(turn: RunTurn, dropped: Dropped, ctx: Context) -> None:
     text = f"{dropped.text}: drained again."
     audit.record_run(turn.run, "drain", audit.Phase.BEGUN, text, now=turn.now)
     drains.drain_node(ctx, turn.run.facts["reason"])
@@ -409,7 +409,7 @@ def _waits_for_part(run: Run) -> bool:
     return lease.VENDOR_CASE in run.facts or cases.get_active_case(run.incident_id) is not None
 
 
-def _is_refused(turn: Turn, act: Act, snapshot: FleetSnapshot, ctx: Context) -> bool:
+def _is_refused(turn: RunTurn, act: Act, snapshot: FleetSnapshot, ctx: Context) -> bool:
     """Asks the guards."""
     world = ctx.world
     ask = partial(guard_check.claim_node, turn.run, act, snapshot)
@@ -427,7 +427,7 @@ def _is_short_of_room(verdict: Allowed | GuardRefused, act: Act) -> bool:
     return act is Act.DRAIN and isinstance(verdict, GuardRefused) and verdict.kind in ROOM
 
 
-def _is_maintained(turn: Turn, ctx: Context) -> bool:
+def _is_maintained(turn: RunTurn, ctx: Context) -> bool:
     """Of all guards a step that proves a node or gives it back asks this one: hands may be in the
     machine."""
     refused = table.refuse_for_maintenance(ctx.maintenance, turn.now)
@@ -436,7 +436,7 @@ def _is_maintained(turn: Turn, ctx: Context) -> bool:
     return refused is not None
 
 
-def _is_kept_out(turn: Turn, ctx: Context) -> bool:
+def _is_kept_out(turn: RunTurn, ctx: Context) -> bool:
     """Somebody has stopped everything, and has nothing given back."""
     reason = fleet.get_return_stop_reason(ctx.world.policy.stop_file)
     if reason:
@@ -446,7 +446,7 @@ def _is_kept_out(turn: Turn, ctx: Context) -> bool:
     return bool(reason)
 
 
-def _is_being_rebooted(turn: Turn, ctx: Context) -> bool:
+def _is_being_rebooted(turn: RunTurn, ctx: Context) -> bool:
     """Ours has ended before such a step: this one is somebody's, who wants it. A resume would
     cancel it (22.05)."""
     if not ctx.state.is_rebooting or _shows_our_old_reboot(ctx):
@@ -474,7 +474,7 @@ def _shows_our_old_reboot(ctx: Context) -> bool:
     return is_issued and issued_at <= booted_at
 
 
-def _return_to_inspection(turn: Turn, ctx: Context) -> bool:
+def _return_to_inspection(turn: RunTurn, ctx: Context) -> bool:
     """Somebody has worked on the node, or booted it, since it was looked at."""
     run = turn.run
     proved_at, booted_at = get_fact_time(ctx, PROVED_AT), ctx.state.boot_time
@@ -507,7 +507,7 @@ def _find_last_inspection(run: Run) -> int | None:
     return None
 
 
-def _waits_for_room(turn: Turn, planned: Planned, snapshot: FleetSnapshot, ctx: Context) -> bool:
+def _waits_for_room(turn: RunTurn, planned: Planned, snapshot: FleetSnapshot, ctx: Context) -> bool:
     """Nobody is asked whether one node more may go out while the guards would not let it."""
     act, world = planned.step.act, ctx.world
     if act is None or not approvals.is_for_count_alone(turn, planned, ctx):
@@ -522,7 +522,7 @@ def _waits_for_room(turn: Turn, planned: Planned, snapshot: FleetSnapshot, ctx: 
     return True
 
 
-def _refuse(turn: Turn, verdict: GuardRefused, ctx: Context) -> None:
+def _refuse(turn: RunTurn, verdict: GuardRefused, ctx: Context) -> None:
     if verdict.ask_again_at is None:
         ask = f"Examine {turn.run.place}: power-cycle it or call the vendor. It is drained."
         ending.fail(turn, Failed(f"{verdict.reason}. {turn.run.place} stays drained.", ask))
@@ -534,7 +534,7 @@ def _retry_later(run: Run, text: str, now: datetime) -> None:
     """Trouble on the way: an attempt keeps its unknown outcome, and the next turn looks first."""
     try:
         ending.store_note(
-            Turn(run, None, now), f"{text} Kintsugi looks again.", again_in=_AFTER_TROUBLE
+            RunTurn(run, None, now), f"{text} Kintsugi looks again.", again_in=_AFTER_TROUBLE
         )
     except LateWorker:
         _log.warning("run %s ended while a step was in trouble: %s", run.pk, text)

@@ -15,7 +15,7 @@ from incidents.models import Fault
 from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.engine import contexts
 from runbooks.engine import result as ending
-from runbooks.engine.result import Turn
+from runbooks.engine.result import RunTurn
 from runbooks.library.library import Planned
 from runbooks.models import Mode, Run, StepRun
 from runbooks.slurm.protocol import NodeState
@@ -32,13 +32,13 @@ def advance_watch(
         why = "the cause lies elsewhere"
         if state in CLOSED:
             why = f"its incident is {state.value.replace('_', ' ')}"
-        ending.conclude(Turn(run, None, now), f"Run {run.pk} about {run.place} ends: {why}.")
+        ending.conclude(RunTurn(run, None, now), f"Run {run.pk} about {run.place} ends: {why}.")
         return
     if run.mode == Mode.SHADOW:
         _store_shadow(run, [planned.step for planned in steps], now=now)
         return
     planned = steps[run.step]
-    current = Turn(run, planned.step, now)
+    current = RunTurn(run, planned.step, now)
     ctx = _build_context(current, planned, world=world)
     is_last = run.step == len(steps) - 1
     done = planned.step.find_done(ctx)
@@ -56,7 +56,7 @@ def _store_shadow(run: Run, steps: list[Step], *, now: datetime) -> None:
     ending.store_shadow(run, steps, remark=remark, now=now)
 
 
-def _build_context(current: Turn, planned: Planned, *, world: World) -> Context:
+def _build_context(current: RunTurn, planned: Planned, *, world: World) -> Context:
     """As for a node, but for what only a node has: Slurm's state of it is unknown, and it is
     entered by nobody."""
     run = current.run

@@ -15,7 +15,7 @@ from incidents.models import Fault
 from incidents.polling.last_polls import get_last_polls
 from incidents.state import transitions
 from runbooks.engine import audit, contexts, result, start
-from runbooks.engine.result import Turn
+from runbooks.engine.result import RunTurn
 from runbooks.fleet import fleet
 from runbooks.lease import lease, withdrawal_reasons
 from runbooks.library import library
@@ -52,11 +52,11 @@ def withdraw(
     state = world.slurm.read_nodes((node,))[node]
     # A worker that died right after its drain has kept the attempt alone.
     step = library.load_plan(run.plan)[run.step].step
-    attempted_at = Turn(run, step, now).attempted_at
+    attempted_at = RunTurn(run, step, now).attempted_at
     ctx = contexts.build_context(run, state, attempted_at, now=now, world=world)
     if isinstance(step, Drain) and attempted_at and not overwritten.is_unchecked(run.facts):
         step.find_done(ctx)  # what it had written is kept, and the accounts are read for it
-    if result.restore_persons_drain(Turn(run, None, now), ctx):
+    if result.restore_persons_drain(RunTurn(run, None, now), ctx):
         return
     is_ours = has_drained and isinstance(drains.evaluate_hold(ctx), Held)
     incident = start.get_incidents_calling(run).exclude(pk=run.incident_id).first()
@@ -110,7 +110,7 @@ def withdraw(
     else:
         text = f"Nothing was left to undo on {node}."
     done = Done(f"Run {run.pk} is withdrawn, because {verdict.reason}. {text}")
-    result.withdraw(Turn(run, None, now), done, ask=ask)
+    result.withdraw(RunTurn(run, None, now), done, ask=ask)
 
 
 def store_late_turn(run: Run, now: datetime) -> None:
@@ -125,7 +125,7 @@ def conclude_late_act(run: Run, ctx: Context) -> bool:
     """Whether the look at a run that a person has ended is over with this: what was asked of Slurm
     in that moment has come, and people are told; or it may still come."""
     planned = library.load_plan(run.plan)[run.step]
-    turn = Turn(run, planned.step, ctx.now)
+    turn = RunTurn(run, planned.step, ctx.now)
     is_asked = run.state == RunState.ABORTED and isinstance(planned.step, _ASKED_OF_SLURM)
     if not is_asked or turn.attempted_at is None:
         return False
@@ -144,7 +144,7 @@ def conclude_late_act(run: Run, ctx: Context) -> bool:
     return False
 
 
-def _store_late_act(turn: Turn, done: Done, ctx: Context) -> None:
+def _store_late_act(turn: RunTurn, done: Done, ctx: Context) -> None:
     run, node = turn.run, ctx.node
     run.facts.pop(GIVEN_BACK_AT, None)  # an ended run gives nothing back once more
     text = f"This was under way when run {run.pk} was ended, and has come all the same: {done.text}"
@@ -169,7 +169,7 @@ def check_paused_run(run: Run, ctx: Context) -> None:
     and a node without its reboot, where they have put that back in service. Either ends the run, as
     it would have without the pause. It is looked at again while Slurm has our reboot to send."""
     planned = library.load_plan(run.plan)[run.step]
-    turn = Turn(run, planned.step, ctx.now)
+    turn = RunTurn(run, planned.step, ctx.now)
     if isinstance(planned.step, (Drain, Reboot)) and turn.attempted_at is not None:
         # A worker that died in it has kept the attempt alone: what came of it is kept now.
         of_step = replace(ctx, attempted_at=turn.attempted_at, key=turn.key)

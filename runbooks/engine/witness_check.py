@@ -18,7 +18,7 @@ from detectors.provenance import Forger, Provenance, Transport
 from incidents.triage import sweep
 from runbooks.engine import result as ending
 from runbooks.engine import start, withdraw
-from runbooks.engine.result import Turn
+from runbooks.engine.result import RunTurn
 from runbooks.lease.withdrawal_reasons import UNWITNESSED, Withdraw
 from runbooks.models import Run
 from runbooks.node import witnesses
@@ -36,7 +36,7 @@ _TAKES_NODE = (Drain.name, AdoptDrain.name)
 _DENIED_SINCE, _ASKED_AT = "denied_since", "witness_asked_at"
 
 
-def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
+def is_denied(turn: RunTurn, ctx: Context, *, world: World) -> bool:
     """Whether the turn ends here, since the node's own witnesses deny what the run is for."""
     run = turn.run
     least = _get_least_action(run)
@@ -104,7 +104,7 @@ def _describe_source(ctx: Context, fault: ActiveFault) -> str:
 
 
 def _is_chosen_anew(
-    turn: Turn,
+    turn: RunTurn,
     ctx: Context,
     strongest: ActiveFault,
     candidates: Sequence[ActiveFault],
@@ -147,7 +147,7 @@ def _keep_witness(ctx: Context, answer: Witnessed) -> None:
     sweep.record_witness(fault.fault_type, fault.resource, told_by=told_by, now=ctx.now)
 
 
-def _wait_or_give_up(turn: Turn, ctx: Context, answer: Denied, *, world: World) -> None:
+def _wait_or_give_up(turn: RunTurn, ctx: Context, answer: Denied, *, world: World) -> None:
     since = datetime.fromisoformat(ctx.facts.setdefault(_DENIED_SINCE, format_iso(ctx.now)))
     others = start.get_incidents_calling(turn.run).exclude(pk=turn.run.incident_id)
     is_late = ctx.now - since < _MAY_COME_LATE

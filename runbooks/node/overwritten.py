@@ -47,7 +47,7 @@ class Overwritten:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class NotRecorded:
     """The accounts do not hold our own act yet."""
 
 
@@ -110,9 +110,9 @@ def is_unchecked(facts: Mapping[str, Any]) -> bool:
     return _UNCHECKED in facts
 
 
-def find_overwritten(ctx: Context) -> Overwritten | Unknown | None:
-    """Reads the accounts for the run's last drain or resume, if that was not done yet. Unknown for
-    some seconds at most: then it is taken for not to be had."""
+def find_overwritten(ctx: Context) -> Overwritten | NotRecorded | None:
+    """Reads the accounts for the run's last drain or resume, if that was not done yet. NotRecorded
+    for some seconds at most: then it is taken for not to be had."""
     act = ctx.facts.get(_UNCHECKED)
     if act is None:
         return None
@@ -120,14 +120,14 @@ def find_overwritten(ctx: Context) -> Overwritten | Unknown | None:
     try:
         events = ctx.world.slurm.list_node_events(ctx.node)
     except SlurmError:
-        found: Overwritten | Unknown | None = Unknown()
+        found: Overwritten | NotRecorded | None = NotRecorded()
     else:
         found = _compare(ctx, act, events) if events is not None else None
     waited = ctx.now - datetime.fromisoformat(act["noted_at"])
     is_over = waited > _AWAITED_FOR
     if found is None and events is not None and act["act"] == _RESUME and waited < _SETTLES_IN:
-        return Unknown()
-    if isinstance(found, Unknown) and not is_over:
+        return NotRecorded()
+    if isinstance(found, NotRecorded) and not is_over:
         return found
     if not isinstance(found, Overwritten):
         del ctx.facts[_UNCHECKED]
@@ -176,7 +176,7 @@ def _stands(act: Mapping[str, str], state: NodeState) -> bool:
 
 def _compare(
     ctx: Context, act: Mapping[str, Any], events: Sequence[NodeEvent]
-) -> Overwritten | Unknown | None:
+) -> Overwritten | NotRecorded | None:
     if act["act"] == _RESUME:
         found = _find_before_resume(act["reason"], events)
     else:
@@ -199,12 +199,12 @@ def _is_ours(ctx: Context, found: Overwritten) -> bool:
 
 def _find_before_drain(
     act: Mapping[str, Any], events: Sequence[NodeEvent]
-) -> Overwritten | Unknown | None:
+) -> Overwritten | NotRecorded | None:
     """What stood there until our reason came, other than what had been seen before. In one second
     there is one row, with their name and our reason."""
     ours = [event for event in events if event.reason == act["reason"]]
     if not ours:
-        return Unknown()
+        return NotRecorded()
     own = ours[-1]
     if act["began_at"] not in ("", format_iso(own.began_at)):
         return None
@@ -226,11 +226,13 @@ def _find_before_drain(
     return _build(persons[-1]) if persons else None
 
 
-def _find_before_resume(reason: str, events: Sequence[NodeEvent]) -> Overwritten | Unknown | None:
+def _find_before_resume(
+    reason: str, events: Sequence[NodeEvent]
+) -> Overwritten | NotRecorded | None:
     """What came in the place of our reason, or of what Slurm had put in its place, and went with
     our resume."""
     if not events or events[-1].ended_at is None:
-        return Unknown()
+        return NotRecorded()
     last = events[-1]
     if last.reason.startswith(reason) or drain_reasons.is_slurms_text(last.reason):
         return None

@@ -21,10 +21,10 @@ from incidents.reliability.summary import (
     COMPONENTS,
     RECOVERIES,
     UNIT_ORDER,
+    ExposureUnit,
     Incidents,
     ServiceHistory,
     StudyPeriod,
-    Unit,
     compute_all_figures,
 )
 
@@ -41,7 +41,7 @@ def columns(count: int) -> Incidents:
         left_out=np.full(count, -1, dtype=np.int8),
         is_quiet=np.zeros(count, dtype=bool),
         owner=random.integers(0, 10_000, count),
-        owner_unit=np.full(count, UNIT_ORDER.index(Unit.NODE), dtype=np.int8),
+        owner_unit=np.full(count, UNIT_ORDER.index(ExposureUnit.NODE), dtype=np.int8),
         recovery=random.integers(0, len(RECOVERIES), count).astype(np.int8),
         onset=onset,
         last_good=onset - random.exponential(0.01, count),
@@ -64,7 +64,7 @@ def timed(what: str, call: Callable[[], object]) -> None:
 def pure(count: int) -> None:
     incidents = columns(count)
     fleet = ServiceHistory(
-        {unit: np.full(10_000, _EPOCH_H) for unit in Unit}, np.full(80_000, _EPOCH_H)
+        {unit: np.full(10_000, _EPOCH_H) for unit in ExposureUnit}, np.full(80_000, _EPOCH_H)
     )
     window = StudyPeriod(_EPOCH_H, _EPOCH_H + _YEAR_H, ZoneInfo("Asia/Tokyo"))
     timed(

@@ -15,7 +15,7 @@ from kintsugi import tasks
 from kintsugi.celery import app
 from kintsugi.health import reporter
 from kintsugi.health.beat_scheduler import make_beat_part
-from kintsugi.health.reporter import Part, make_worker_part
+from kintsugi.health.reporter import ProcessPart, make_worker_part
 from kintsugi.management.store import StoreCommand
 from kintsugi.servers import embedded, listeners, receiving
 
@@ -44,7 +44,12 @@ class Command(StoreCommand):
             ) from error
         tasks.pipeline()  # before the first fault comes, not with it
         worker = make_worker_part(embedded.QUEUES.split(","))
-        own_parts = [Part("web"), make_beat_part(), worker, receiving.make_receiver_part(receiver)]
+        own_parts = [
+            ProcessPart("web"),
+            make_beat_part(),
+            worker,
+            receiving.make_receiver_part(receiver),
+        ]
         reporter.start(
             own_parts, wait_until_ready=receiver.ready.wait, work=tasks.evaluate_own_health
         )

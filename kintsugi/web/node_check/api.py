@@ -18,7 +18,7 @@ from incidents.services import ChangeKind
 from kintsugi import clock, tasks
 from kintsugi.health.database_away import RETRY_AFTER_S
 from kintsugi.web.node_check import messages
-from kintsugi.web.node_check.messages import Message, Refused
+from kintsugi.web.node_check.messages import NodeMessage, RequestRefused
 from runbooks import services as runbooks
 
 _log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def _takes_post(view: Callable[[HttpRequest], HttpResponse]) -> Callable[..., Ht
             return JsonResponse({"error": "POST was expected"}, status=405, headers=allowed)
         try:
             return view(request)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             return JsonResponse({"error": refusal.reason}, status=refusal.status)
         except (OperationalError, InterfaceError) as error:
             connection.close()
@@ -97,11 +97,13 @@ def drain_requests(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"incident": incident_id, "doing": doing}, status=202)
 
 
-def _ingest(message: Message, observations: Mapping[str, Sequence[Observation]]) -> list[str]:
+def _ingest(message: NodeMessage, observations: Mapping[str, Sequence[Observation]]) -> list[str]:
     """What of it was not believed, in sentences."""
     try:
         changes = tasks.pipeline().ingest_report(message.node, observations, message.provenance)
     except (TypeError, ValueError) as error:  # nothing of it was stored: it is one transaction
         _log.warning("readings of %s are not what its detectors give: %r", message.node, error)
-        raise Refused(400, f"readings that no detector of this version gives: {error}") from error
+        raise RequestRefused(
+            400, f"readings that no detector of this version gives: {error}"
+        ) from error
     return [change.text for change in changes if change.kind is ChangeKind.NOT_BELIEVED]

@@ -41,7 +41,7 @@ _TOLERANCE = timedelta(minutes=2)
 _OF_ALL = frozenset({"detector", "target"})
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request is answered with this status and sentence."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -51,7 +51,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Message:
+class NodeMessage:
     """What came, and the node that the token vouches for."""
 
     node: str
@@ -59,79 +59,83 @@ class Message:
     provenance: Provenance = UNKNOWN
 
 
-def parse_message(request: HttpRequest, now: datetime) -> Message:
-    """Without a token that is known the body is not read. Raises Refused."""
+def parse_message(request: HttpRequest, now: datetime) -> NodeMessage:
+    """Without a token that is known the body is not read. Raises RequestRefused."""
     length = request.headers.get("Content-Length") or "0"
     if not length.isdecimal():
-        raise Refused(400, '"Content-Length" was expected as a number of bytes')
+        raise RequestRefused(400, '"Content-Length" was expected as a number of bytes')
     if len(length) > _LONGEST_NUMBER or int(length) > LONGEST_BODY:
-        raise Refused(413, f"a body of at most {LONGEST_BODY} bytes was expected")
+        raise RequestRefused(413, f"a body of at most {LONGEST_BODY} bytes was expected")
     token = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
     row = stored.find(token)
     if row is None and not node_tokens.may_be_of_before(token):
-        raise Refused(401, "no node has this token: `kintsugi node token NODE` creates one")
+        raise RequestRefused(401, "no node has this token: `kintsugi node token NODE` creates one")
     body = _parse_body(request)
     node = resources.short_host(body["node"])
     row = row or node_tokens.adopt(token, node, now)
     if row is None or row.node.name != node:
-        raise Refused(
+        raise RequestRefused(
             401, f"the token is not that of node {node}: `kintsugi node token {node}` creates one"
         )
     problem = stored.find_problem(row, now)
     if problem:
-        raise Refused(401, f"{problem}: `kintsugi node token {node}` creates a new one")
+        raise RequestRefused(401, f"{problem}: `kintsugi node token {node}` creates a new one")
     address = request.META.get("REMOTE_ADDR", "")
     stored.record_use(row, address=address, now=now)
     # The token is root's on the node.
     proof = Provenance(address, Transport.NODE_CHECK, str(row), forger=Forger.ROOT)
-    return Message(node, body, proof)
+    return NodeMessage(node, body, proof)
 
 
 def _parse_body(request: HttpRequest) -> Mapping[str, Any]:
     try:
         text = request.body
     except (RequestDataTooBig, UnreadablePostError) as error:
-        raise Refused(413, f"a body of at most {LONGEST_BODY} bytes was expected") from error
+        raise RequestRefused(413, f"a body of at most {LONGEST_BODY} bytes was expected") from error
     if len(text) > LONGEST_BODY:
-        raise Refused(413, f"a body of at most {LONGEST_BODY} bytes was expected")
+        raise RequestRefused(413, f"a body of at most {LONGEST_BODY} bytes was expected")
     try:
         body = json.loads(text)
     except json.JSONDecodeError as error:
-        raise Refused(400, f"no JSON: {error}") from error
+        raise RequestRefused(400, f"no JSON: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise Refused(400, "no JSON in UTF-8 with numbers of 64 bits") from error
-    refusal = Refused(400, 'an object with "version": 1 and "node" was expected')
+        raise RequestRefused(400, "no JSON in UTF-8 with numbers of 64 bits") from error
+    refusal = RequestRefused(400, 'an object with "version": 1 and "node" was expected')
     if not isinstance(body, dict) or body.get("version") != 1:
         raise refusal
     node = body.get("node")
     if not isinstance(node, str):
         raise refusal
     if not node.isprintable() or not 0 < len(node.strip()) <= _LONGEST_NAME:
-        raise Refused(400, f'"node" was expected as a name of at most {_LONGEST_NAME} characters')
+        raise RequestRefused(
+            400, f'"node" was expected as a name of at most {_LONGEST_NAME} characters'
+        )
     return body
 
 
-def parse_drain_request(message: Message) -> DrainRequest:
-    """A node asks for itself alone. Raises Refused."""
+def parse_drain_request(message: NodeMessage) -> DrainRequest:
+    """A node asks for itself alone. Raises RequestRefused."""
     check, because = message.body.get("check"), message.body.get("because", "")
     is_end = message.body.get("end", False)
     if not isinstance(check, str) or not isinstance(because, str) or not isinstance(is_end, bool):
-        raise Refused(400, '"check" and "because" were expected as texts, "end" as true or false')
+        raise RequestRefused(
+            400, '"check" and "because" were expected as texts, "end" as true or false'
+        )
     return DrainRequest(node=message.node, check=check, because=because, is_end=is_end)
 
 
 def parse_time(body: Mapping[str, Any], now: datetime) -> datetime:
-    """When it was taken; ours where the node's clock is far off. Raises Refused."""
+    """When it was taken; ours where the node's clock is far off. Raises RequestRefused."""
     try:
         taken_at = datetime.fromisoformat(str(body["taken_at"]))
         return min(taken_at, now) if abs(taken_at - now) <= _TOLERANCE else now
     except (KeyError, ValueError, TypeError) as error:
-        raise Refused(400, '"taken_at" was expected as ISO 8601 with offset') from error
+        raise RequestRefused(400, '"taken_at" was expected as ISO 8601 with offset') from error
 
 
-def parse_observations(message: Message, taken_at: datetime) -> dict[str, list[Observation]]:
+def parse_observations(message: NodeMessage, taken_at: datetime) -> dict[str, list[Observation]]:
     """By detector. A node speaks of itself alone, and each detector of what it looks at. Raises
-    Refused."""
+    RequestRefused."""
     detectors = {
         detector.name: detector
         for detector in registry.DETECTORS
@@ -143,7 +147,9 @@ def parse_observations(message: Message, taken_at: datetime) -> dict[str, list[O
         name = reading.get("detector")
         if not isinstance(name, str) or name not in detectors:
             names = ", ".join(sorted(detectors))
-            raise Refused(400, f"no detector {str(name)[:80]!r} runs on nodes; there are {names}")
+            raise RequestRefused(
+                400, f"no detector {str(name)[:80]!r} runs on nodes; there are {names}"
+            )
         rows = _parse_rows(reading.get("observations"), "observations", room)
         room -= len(rows)
         parsed = _Rows(message.node, detectors[name], taken_at)
@@ -162,14 +168,14 @@ class _Rows:
     def parse(self, row: Mapping[str, Any]) -> Observation:
         resource = row.get("resource")
         if not isinstance(resource, str) or not _is_of_node(resource, self.node):
-            raise Refused(403, f"node {self.node} may not speak of {str(resource)[:80]}")
+            raise RequestRefused(403, f"node {self.node} may not speak of {str(resource)[:80]}")
         metric, attributes = row.get("metric"), row.get("attributes", {})
         if not isinstance(metric, str) or not isinstance(attributes, dict):
-            raise Refused(400, "an observation has resource, metric, value and attributes")
+            raise RequestRefused(400, "an observation has resource, metric, value and attributes")
         self._check_metric(metric)
         value = _parse_value(row.get("value"), metric)
         if len(attributes) > _MOST_ATTRIBUTES:
-            raise Refused(413, f"{metric} has more than {_MOST_ATTRIBUTES} attributes")
+            raise RequestRefused(413, f"{metric} has more than {_MOST_ATTRIBUTES} attributes")
         texts = dict(_format_attributes(attributes))
         # What no database takes in a name is shown in its place, as of a look of Kintsugi's own.
         path, name = resources.printable(resource)[:160], resources.printable(metric)[:96]
@@ -180,7 +186,7 @@ class _Rows:
         family = metric.partition(".")[0]
         name = self.detector.name
         if family not in _OF_ALL | self.detector.families | {name}:
-            raise Refused(403, f"detector {name} may not say {metric[:80]!r}")
+            raise RequestRefused(403, f"detector {name} may not say {metric[:80]!r}")
 
 
 def _format_attributes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -190,12 +196,14 @@ def _format_attributes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str
 
 def _parse_value(value: object, metric: str) -> object:
     if isinstance(value, dict | list):
-        raise Refused(400, "an observation has resource, metric, value and attributes")
+        raise RequestRefused(400, "an observation has resource, metric, value and attributes")
     if isinstance(value, str) and len(value) > LONGEST_VALUE:
-        raise Refused(413, f"a value of {metric[:80]} is longer than {LONGEST_VALUE} characters")
+        raise RequestRefused(
+            413, f"a value of {metric[:80]} is longer than {LONGEST_VALUE} characters"
+        )
     # NaN is not smaller either.
     if isinstance(value, int | float) and not abs(value) < _LARGEST_NUMBER:
-        raise Refused(400, f"a value of {metric[:80]} is no number of 64 bits")
+        raise RequestRefused(400, f"a value of {metric[:80]} is no number of 64 bits")
     return value
 
 
@@ -205,17 +213,19 @@ def _is_of_node(resource: str, node: str) -> bool:
 
 
 def parse_fault_types(body: Mapping[str, Any]) -> Sequence[str]:
-    """Raises Refused."""
+    """Raises RequestRefused."""
     rows = _parse_rows(body.get("faults"), "faults", _MOST_FAULTS)
     fault_types = [row.get("fault_type") for row in rows]
     texts = [fault_type for fault_type in fault_types if isinstance(fault_type, str)]
     if not texts or len(texts) < len(rows):
-        raise Refused(400, 'one fault at least was expected, each with its "fault_type" as text')
+        raise RequestRefused(
+            400, 'one fault at least was expected, each with its "fault_type" as text'
+        )
     return [resources.printable(text)[:96] for text in texts]
 
 
 def _parse_rows(value: object, name: str, most: int) -> list[Mapping[str, Any]]:
-    refusal = Refused(400, f'"{name}" was expected as a list of at most {most} objects')
+    refusal = RequestRefused(400, f'"{name}" was expected as a list of at most {most} objects')
     if not isinstance(value, list) or len(value) > most:
         raise refusal
     if not all(isinstance(row, dict) for row in value):

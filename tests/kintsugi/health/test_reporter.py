@@ -22,7 +22,7 @@ from incidents.checks import heartbeats
 from incidents.models import Heartbeat
 from kintsugi import celery
 from kintsugi.health import beat_scheduler, broker, reporter
-from kintsugi.health.reporter import Part, Reporter, make_worker_part
+from kintsugi.health.reporter import ProcessPart, Reporter, make_worker_part
 from kintsugi.servers import embedded
 from kintsugi.servers.receiving import DeliveryWatch
 from tests.services.patience import patient
@@ -32,7 +32,7 @@ from tests.services.ports import free_port, wait_until
 @pytest.mark.django_db
 class TestReport:
     def test_it_writes_who_it_is(self) -> None:
-        Reporter([Part("web"), make_worker_part(["sweep", "ingest"])]).report()
+        Reporter([ProcessPart("web"), make_worker_part(["sweep", "ingest"])]).report()
         rows = {row.part: row for row in Heartbeat.objects.all()}
         assert set(rows) == {"web", "worker-ingest-sweep"}
         assert rows["worker-ingest-sweep"].queues == ["ingest", "sweep"]
@@ -40,12 +40,14 @@ class TestReport:
         assert all(row.version and row.host for row in rows.values())
 
     def test_it_writes_nothing_of_a_part_that_hangs(self) -> None:
-        Reporter([Part("web"), Part("beat", is_working=lambda: False)]).report()
+        Reporter([ProcessPart("web"), ProcessPart("beat", is_working=lambda: False)]).report()
         assert Heartbeat.objects.get().part == "web"
 
     def test_it_writes_what_waits_and_what_room_there_is(self, tmp_path: Path) -> None:
         backlog = heartbeats.PartBacklog(4096, None)
-        Reporter([Part("receiver", read_backlog=lambda: backlog, directory=tmp_path)]).report()
+        Reporter(
+            [ProcessPart("receiver", read_backlog=lambda: backlog, directory=tmp_path)]
+        ).report()
         row = Heartbeat.objects.get()
         assert (row.backlog_bytes, row.directory) == (4096, str(tmp_path))
         assert 0 < row.disk_free <= row.disk_size
@@ -70,7 +72,7 @@ def test_it_goes_on_when_the_database_was_away(
         connection.close()
 
     monkeypatch.setattr(heartbeats, "write", write)
-    own = Reporter([Part("web")])
+    own = Reporter([ProcessPart("web")])
     own.start()
     try:
         wait_until(lambda: len(tries) > 5, within_s=10, what="writes after the failure")
@@ -91,8 +93,8 @@ def no_reporter_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def test_only_the_first_reporter_of_a_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with no_reporter_yet(monkeypatch) as started:
-        reporter.start([Part("web"), Part("beat")])
-        reporter.start([Part("beat")])
+        reporter.start([ProcessPart("web"), ProcessPart("beat")])
+        reporter.start([ProcessPart("beat")])
     assert len(started) == 1
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kintsugi.health import systemd
-from kintsugi.health.reporter import Part, Reporter
+from kintsugi.health.reporter import ProcessPart, Reporter
 from tests.deployment import DEPLOY, UNITS
 from tests.services.patience import patient
 
@@ -112,7 +112,7 @@ def test_a_part_that_hangs_is_restarted_only_where_that_mends_it(
     listener: socket.socket, is_restart_a_cure: bool, is_told: bool
 ) -> None:
     """A beat that waits for Redis would wait after a restart as well."""
-    part = Part("any", is_working=lambda: False, is_restart_a_cure=is_restart_a_cure)
+    part = ProcessPart("any", is_working=lambda: False, is_restart_a_cure=is_restart_a_cure)
     assert Reporter([part]).notify_watchdog() is is_told
     assert hears_nothing(listener) is not is_told
 

@@ -11,7 +11,7 @@ from incidents.models import Incident
 from incidents.notify import story
 from incidents.notify.notifier import Card
 from incidents.vocabulary.lifecycle import OPEN, State
-from runbooks.engine.result import Turn, refuse, wait
+from runbooks.engine.result import RunTurn, refuse, wait
 from runbooks.guards.table import GuardRefused, Refusal
 from runbooks.models import UNFINISHED, Run, RunState
 from runbooks.people import progress
@@ -51,7 +51,7 @@ def test_a_critical_card_says_by_what_and_until_when_while_its_run_is_refused(
 ) -> None:
     site = Site(nodes=2)
     incident, run = a_run(site)
-    refuse(Turn(run, None, site.now), GuardRefused(kind, WHY, site.now + timedelta(minutes=1)))
+    refuse(RunTurn(run, None, site.now), GuardRefused(kind, WHY, site.now + timedelta(minutes=1)))
     set_states(incident, run, state, RunState.RUNNING)
 
     told = card_of(incident, site).now
@@ -73,7 +73,7 @@ def test_no_critical_card_says_that_kintsugi_watches(
     incident, run = a_run(site)
     if waits:
         wait(
-            Turn(run, None, site.now),
+            RunTurn(run, None, site.now),
             Wait("1 job is still on gn001 (17 of alice).", timedelta(minutes=1)),
         )
     set_states(incident, run, state, run_state)
@@ -93,7 +93,8 @@ def test_the_page_says_what_the_card_says(people: People) -> None:
     site = Site(nodes=2)
     incident, run = a_run(site)
     refuse(
-        Turn(run, None, site.now), GuardRefused(Refusal.CAP, WHY, site.now + timedelta(minutes=1))
+        RunTurn(run, None, site.now),
+        GuardRefused(Refusal.CAP, WHY, site.now + timedelta(minutes=1)),
     )
 
     page = people.on_call.get(f"/incidents/incident/{incident.pk}/change/").content.decode()

@@ -15,7 +15,7 @@ from incidents.vocabulary.lifecycle import Trigger
 from kintsugi.web import console
 from runbooks import services
 from runbooks.engine import approvals, result
-from runbooks.engine.result import Turn
+from runbooks.engine.result import RunTurn
 from runbooks.fleet import breaker
 from runbooks.guards.policy import DRAIN_REBOOT_VERIFY
 from runbooks.guards.table import GuardRefused, Refusal
@@ -54,7 +54,7 @@ def refuse(site: Site, incident: Incident, kind: Refusal = Refusal.CAP, why: str
     """The guards refuse its run now."""
     site.start()
     run = Run.objects.select_related("incident", "node").get(incident=incident)
-    result.refuse(Turn(run, None, site.now), GuardRefused(kind, why, site.now + MINUTE))
+    result.refuse(RunTurn(run, None, site.now), GuardRefused(kind, why, site.now + MINUTE))
     return run
 
 
