@@ -338,7 +338,7 @@ def _is_settled(turn: RunTurn, ctx: Context) -> bool:
         outcome = StepRun.Outcome.ALREADY_DONE
         ending.store_result(turn, done, is_last=_is_last(run), outcome=outcome)
         return True
-    if step.needs_hold:
+    if _must_be_held(step, run):
         hold = holding.get_hold(ctx)
         if isinstance(hold, Dropped):
             _drain_again(turn, hold, ctx)
@@ -358,6 +358,12 @@ def _is_settled(turn: RunTurn, ctx: Context) -> bool:
     if result is not None:
         ending.store_result(turn, result, is_last=_is_last(run))
     return result is not None
+
+
+def _must_be_held(step: Step, run: Run) -> bool:
+    """Whether the node must still be drained by us: while it is only watched, where the run has
+    drained it."""
+    return step.needs_hold or (step.act is None and "drained_at" in run.facts)
 
 
 def _is_forgotten_by_slurm(turn: RunTurn, ctx: Context) -> bool:

@@ -96,6 +96,18 @@ def test_a_persons_drain_is_neither_taken_over_nor_undone() -> None:
     assert is_drained(site)
 
 
+def test_a_node_that_a_person_resumes_while_the_request_stands_is_theirs() -> None:
+    site = an_armed_site()
+    ask(site)
+    turn(site, 3, timedelta(seconds=20))
+    site.slurm.human_resume(NODE)
+    turn(site, 3, timedelta(minutes=1))
+    assert get_run().state == RunState.ABORTED
+    assert "resumed" in get_run().incident.timeline.latest("pk").text
+    turn(site, 30, timedelta(minutes=1))
+    assert not is_drained(site)
+
+
 def test_the_request_says_who_asked_and_why() -> None:
     site = an_armed_site()
     ask(site)
