@@ -73,6 +73,14 @@ _PHASES = (
     *("", "drain", "reboot", "wait_for_boot", "verify", "verify", "resume", "resume", "end"),
     *("reset_gpu", "cold_cycle"),
 )
+# How many plays have one moment chosen before they begin, and from what it is chosen: every act
+# meets every step so.
+_AIMED = 0.5
+_AIMED_STEPS = tuple(dict.fromkeys(filter(None, _PHASES)))
+_POINTS = (
+    *("begin", "leased", "allowed", "attempted", "acted", "stored"),
+    *("read_nodes", "drain", "reboot", "resume"),
+)
 # Steps that act by another way than Slurm's programs, once their attempt is stored.
 _PAST_SLURM = ("cold_cycle", "reset_gpu", "restart_units")
 # What nobody does before that phase but who falls ill, and jobs.
@@ -107,6 +115,23 @@ _SECOND, _MOMENT = timedelta(seconds=1), timedelta(milliseconds=1)
 
 class Killed(BaseException):
     """The worker is gone."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What happens once, when a run first comes to that point of that step: `begin`, a point of the
+    turn, or the call to Slurm that comes next. Left to chance, the few moments in which it matters
+    are met once in thousands of plays."""
+
+    step: str
+    point: str
+    act: str
+
+    @classmethod
+    def draw(cls, luck: random.Random, acts: list[str]) -> Aim | None:
+        if luck.random() >= _AIMED:
+            return None
+        return cls(luck.choice(_AIMED_STEPS), luck.choice(_POINTS), luck.choice(acts))
 
 
 @dataclass(frozen=True)
@@ -231,6 +256,11 @@ class Play:
         # What comes about by itself, and changes nobody's choices.
         self.luck = random.Random(f"{seed} luck")
         self.habits = Habits.draw(self.dice, self.luck, list(self._acts))
+        # Of these nothing is left to chance otherwise, or in another way.
+        self._acts |= {"work": self._work_on_another, "beat": self._beat_amidst}
+        self._acts["race"] = self._race_next
+        self._aim = Aim.draw(random.Random(f"{seed} aim"), list(self._acts))
+        self._is_race_due = False
         self._is_quiet, self._is_product, self._is_amid_statements = False, False, False
         self._focus = ""
         self._is_open = not self.habits.begins_at
@@ -266,7 +296,7 @@ class Play:
     def choose_node(self) -> str:
         """Mostly one of the first two, or that of the turn under way or of the run that begins: so
         that what happens meets."""
-        focus = self._views[-1].node if self._views else self._focus
+        focus = self._focus or (self._views[-1].node if self._views else "")
         if focus and self.dice.random() < 0.7:
             return focus
         return self.dice.choice((*self.site.names[:2], *self.site.names[:2], *self.site.names))
@@ -354,7 +384,7 @@ class Play:
         if self._is_open and self.dice.random() < 0.3 and waiting.exists():
             self._do("approve")
             return
-        names = list(self._acts) if self._is_open else list(_AT_ONCE)
+        names = list(self.habits.acts) if self._is_open else list(_AT_ONCE)
         weights = [self.habits.acts[name] for name in names]
         told = len(self.trace)
         for name in self.dice.choices(names, weights, k=_TRIES):
@@ -420,8 +450,9 @@ class Play:
         """One turn of a run, by a worker that may die in it."""
         run = Run.objects.select_related("incident", "node").get(pk=self.dice.choice(sorted(due)))
         record = self.record
-        is_over = run.finished_at is not None or run.step >= len(run.plan)
-        name = "end" if is_over else run.plan[run.step]["step"]
+        self._act_at("begin", _get_step(run), run.place)
+        run.refresh_from_db()
+        name = _get_step(run)
         view = TurnView(
             run_id=run.pk,
             runbook=run.runbook,
@@ -522,9 +553,39 @@ class Play:
         if due:
             self._work(due)
 
+    def _act_at(self, point: str, step: str, node: str) -> None:
+        """The chosen moment: once, or again while there is nothing to do at it."""
+        aim = self._aim
+        if aim is None or self._is_quiet or (aim.step, aim.point) != (step, point):
+            return
+        self._aim, self._focus = None, node
+        self.site.now += _MOMENT
+        told = len(self.trace)
+        with self._others_may_act(may=False):
+            self._do(aim.act)
+        self._focus = ""
+        if len(self.trace) == told:
+            self._aim = aim
+
+    def _work_on_another(self) -> None:
+        due = services.get_due_runs(self.site.now)
+        if due and len(self._views) == 1:
+            self._work(due)
+
+    def _beat_amidst(self) -> None:
+        if self._sweeps < _BEATS:
+            self._beat()
+
+    def _race_next(self) -> None:
+        """A person drains the node within the next call that drains or resumes it."""
+        self._is_race_due = True
+        self.note("bob", "is about to drain it")
+
     def _pause(self, where: str) -> None:
         """`where`: a point of a turn, or the call to Slurm that comes next. Before an act, and just
         after a reboot was asked for, somebody speaks more often, mostly of that node."""
+        if self._views:
+            self._act_at(where, self._views[-1].step, self._views[-1].node)
         if not self._is_open:
             return
         with self._others_may_act(may=False):
@@ -617,16 +678,23 @@ class Play:
         """A person drains between the client's look and its command, where accounts can tell of it
         afterwards. Nothing can tell of it where none are kept or jobs are on the node, and a reboot
         cannot be taken back: what is documented so is not asked for here."""
-        if not self._is_open or verb not in ("drain", "resume"):
+        if verb not in ("drain", "resume") or not (self._is_open or self._is_race_due):
             return False
-        if self.dice.random() >= self.habits.raced:
+        if not self._is_race_due and self.dice.random() >= self.habits.raced:
             return False
         is_quiet = not self.look(node).is_rebooting and not self.site.slurm.list_jobs(node)
-        return is_quiet and self.site.slurm.keeps_accounts
+        may_race = is_quiet and self.site.slurm.keeps_accounts
+        self._is_race_due = self._is_race_due and not may_race
+        return may_race
 
     def _check(self, checks: tuple[Callable[[Play], None], ...]) -> None:
         for check in checks:
             check(self)
+
+
+def _get_step(run: Run) -> str:
+    is_over = run.finished_at is not None or run.step >= len(run.plan)
+    return "end" if is_over else str(run.plan[run.step]["step"])
 
 
 def play_once(seed: int) -> Play:
