@@ -125,8 +125,14 @@ _PROGRAM = re.compile(
 )
 # Line cards of Junos, which name themselves without a colon.
 _LINE_CARD = re.compile(r"(?P<name>(?:fpc|c?feb|tfeb|ssb|spmb)\d{0,2})(?: (?P=name))? (?=\S)")
-# Junos' facility and severity before a message (`explicit-priority`), behind a program or the host.
+# Junos' facility and severity before a message (`explicit-priority`), behind a program or the
+# host; before a tag (`%DAEMON-4-RPD_...: `) behind a program, as NX-OS has
+# `%DAEMON-3-SYSTEM_MSG: ` alone.
 _EXPLICIT_PRIORITY = re.compile(r"(?:: )?%[A-Z]{2,12}-(?P<severity>[0-7]): {1,3}(?=\S)")
+_EXPLICIT_TAG = re.compile(
+    r"%(?:AUTH(?:ORIZATION)?|CHANGE|CONFLICT|DAEMON|EXTERNAL|FIREWALL|INTERACT|KERN|LOCAL\d|PFE|USER)"
+    r"-(?P<severity>[0-7])-(?!SYSTEM_MSG)(?=[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,60}: )"
+)
 _NAMED = re.compile(r"\S+\s+(?:kernel|[\w./#@-]+\[\d+\]):\s")
 # A driver before its PCI address, a repeat that names no host, OpenSM's microseconds and thread
 # (libopensm/osm_log.c), or what Ceph puts before its words in a daemon's own file and in the
@@ -455,8 +461,11 @@ def _take_program(rest: str, *, is_bare: bool) -> tuple[str, str]:
 def _take_explicit_priority(
     program: str, body: str, severity: int | None
 ) -> tuple[str, str, int | None]:
-    """Junos' `%DAEMON-4: `, and the line card that may name itself behind `%PFE-3: `."""
+    """Junos' `%DAEMON-4: ` or `%DAEMON-4-`, and the line card that may name itself behind
+    `%PFE-3: `."""
     found = _EXPLICIT_PRIORITY.match(body)
+    if found is None and program:
+        found = _EXPLICIT_TAG.match(body)
     if found is None:
         return program, body, severity
     body = body[found.end() :]

@@ -175,6 +175,26 @@ def test_what_the_kernel_names_is_no_program_when_nothing_stands_before_it(name:
     assert (of_a_program.program, of_a_program.body) == (name, "something failed")
 
 
+@pytest.mark.parametrize(
+    ("line", "program", "body"),
+    [
+        # Junos, behind a program; Arista's mnemonic, and NX-OS' without a program, stay.
+        (
+            "Jan 12 03:04:05  sw-7 rpd[7]: %DAEMON-4-RPD_OSPF_NBRDOWN: it",
+            "rpd",
+            "RPD_OSPF_NBRDOWN: it",
+        ),
+        ("Jan 12 03:04:05 sw-7 Fru: %FRU-6-FAN_REMOVED: it", "Fru", "%FRU-6-FAN_REMOVED: it"),
+        ("Jan 12 03:04:05 sw-7 %DAEMON-3-SYSTEM_MSG: it", "", "%DAEMON-3-SYSTEM_MSG: it"),
+    ],
+)
+def test_the_priority_before_a_tag_is_taken_off_where_junos_writes_it(
+    line: str, program: str, body: str
+) -> None:
+    found = header(line)
+    assert (found.program, found.body) == (program, body)
+
+
 def test_a_word_that_is_no_month_begins_no_stamp() -> None:
     found = header("link 12 03:04:05 went away")
     assert not found.has_stamp
