@@ -38,7 +38,7 @@ _NEEDED = (
     "source",
 )
 _OPTIONAL = (
-    *("but_not", "share", "quiet", "outlasted", "also_ended", "ties"),
+    *("but_not", "share", "quiet", "far_end_failed", "outlasted", "also_ended", "ties"),
     *("hold", "hold_at", "holds_hardware", "clears_below", "enabled"),
 )
 
@@ -84,7 +84,8 @@ class Ties(StrEnum):
 @dataclass(frozen=True)
 class AggregationRule:
     """One row. `share` is of all that hang on the place. `quiet`: most places beside it show less
-    than half as much.
+    than half as much. `far_end_failed` are fault types that show that a machine failed by itself:
+    nothing is concluded where every machine at the far ends shows one elsewhere.
 
     From `hold_at` effects on, repairs behind the place wait for `hold`; `holds_hardware` False lets
     those go on whose root is a node's own hardware. `outlasted` counts no fault whose hold-down
@@ -105,6 +106,7 @@ class AggregationRule:
     but_not: tuple[str, ...] = ()
     share: float = 0.0
     quiet: bool = False
+    far_end_failed: tuple[str, ...] = ()
     outlasted: bool = False
     also_ended: bool = False
     ties: Ties = Ties.FIRST
@@ -123,9 +125,13 @@ class AggregationRule:
     @cached_property
     def types(self) -> frozenset[str]:
         """The fault types of the catalogue that are effects."""
-        known = [row.id for row in fault_catalog.load()]
-        effects = [name for name in known if _is_one_of(name, self.effect)]
+        effects = _get_types_of(self.effect)
         return frozenset(name for name in effects if not _is_one_of(name, self.but_not))
+
+    @cached_property
+    def failure_types(self) -> frozenset[str]:
+        """The fault types of the catalogue that show that a machine failed by itself."""
+        return _get_types_of(self.far_end_failed)
 
 
 @lru_cache(maxsize=4)
@@ -135,6 +141,11 @@ def get_types_by_time(*extra_folders: Path) -> frozenset[str]:
     return frozenset().union(
         *(rule.types for rule in load(*extra_folders) if rule.counts is Counts.JOBS)
     )
+
+
+def _get_types_of(patterns: Sequence[str]) -> frozenset[str]:
+    known = [row.id for row in fault_catalog.load()]
+    return frozenset(name for name in known if _is_one_of(name, patterns))
 
 
 def _is_one_of(fault_type: str, patterns: Sequence[str]) -> bool:
@@ -237,7 +248,7 @@ def _parse_rule(
     for key in ("window", "hold"):
         if key in row:
             values[key] = rows.duration(key, row[key], reasons)
-    for key in ("effect", "but_not"):
+    for key in ("effect", "but_not", "far_end_failed"):
         values[key] = _parse_patterns(key, row.get(key, ()), catalog, reasons)
     rows.count("fewest", row["fewest"], reasons)
     for key in ("share", "clears_below"):

@@ -210,7 +210,9 @@ def get_site(fault: FaultView, around: Surroundings) -> frozenset[str]:
 
 
 def get_site_of_node(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    is_there = fault.owner.startswith(("node/", "rack/", "feed/"))
+    """Of a node, what many of them share, and a link that ends at one, whichever end tells it."""
+    machines = get_link_ends(fault, around) | {fault.owner}
+    is_there = any(machine.startswith(("node/", "rack/", "feed/")) for machine in machines)
     return keep_known(ALL_NODES) if is_there else get_site(fault, around)
 
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 
 from detectors import resources
 from incidents.correlation import relations
@@ -45,6 +46,8 @@ class SymptomCount:
     counted: Mapping[str, Symptom]
     of: int
     is_quiet_beside: bool = True
+    has_sound_far_end: bool = True
+    """Not every machine at the far ends failed by itself."""
     tied: tuple[str, ...] = field(default=())
     """Other places that would explain the same."""
 
@@ -54,7 +57,8 @@ class SymptomCount:
 
     @property
     def is_conclusive(self) -> bool:
-        return len(self.counted) >= self.rule.compute_needed(self.of) and self.is_quiet_beside
+        is_enough = len(self.counted) >= self.rule.compute_needed(self.of)
+        return is_enough and self.is_quiet_beside and self.has_sound_far_end
 
     @property
     def holds(self) -> bool:
@@ -141,17 +145,35 @@ def group_by_place(
     return found
 
 
+def group_failures(
+    rule: AggregationRule, symptoms: Iterable[Symptom], around: Surroundings
+) -> dict[str, list[Symptom]]:
+    """What shows that a machine failed by itself, by machine; that of a link by those at both of
+    its ends."""
+    found: dict[str, list[Symptom]] = defaultdict(list)
+    for symptom in symptoms:
+        if symptom.fault.fault_type in rule.failure_types:
+            for machine in around.graph.ends(symptom.fault.resource):
+                found[machine].append(symptom)
+    return found
+
+
 def count_symptoms(
     rule: AggregationRule,
     place: str,
     symptoms: Mapping[str, Sequence[Symptom]],
     newest: datetime,
     around: Surroundings,
+    failures: Mapping[str, Sequence[Symptom]] = MappingProxyType({}),
 ) -> SymptomCount:
-    """What the effects up to `newest`, by place, say of this one."""
+    """What the effects up to `newest`, by place, say of this one. `failures` are by machine."""
     here = _count(rule, place, symptoms, newest, around)
     count = SymptomCount(rule, place, here, count_expected(rule, place, around))
-    return replace(count, is_quiet_beside=_is_quiet(count, symptoms, newest, around))
+    return replace(
+        count,
+        is_quiet_beside=_is_quiet(count, symptoms, newest, around),
+        has_sound_far_end=_has_sound_far_end(count, failures, newest, around),
+    )
 
 
 def count_affected(
@@ -251,3 +273,41 @@ def _is_quiet(
         share = shown / total if total else 0.0
         quiet += share * 2 < here.share
     return quiet * 2 >= len(beside)
+
+
+def _has_sound_far_end(
+    here: SymptomCount,
+    failures: Mapping[str, Sequence[Symptom]],
+    newest: datetime,
+    around: Surroundings,
+) -> bool:
+    """Whether a machine that is counted at the place shows no failure of its own elsewhere."""
+    if not here.rule.far_end_failed:
+        return True
+    own = around.graph.get_children(here.place)
+    for child in here.counted:
+        machine = resources.owner(around.graph.find_peer(child) or "")
+        if not any(
+            _is_failure_elsewhere(here.rule, symptom, own, newest, around)
+            for symptom in failures.get(machine, ())
+        ):
+            return True
+    return not here.counted
+
+
+def _is_failure_elsewhere(
+    rule: AggregationRule,
+    symptom: Symptom,
+    own: frozenset[str],
+    newest: datetime,
+    around: Surroundings,
+) -> bool:
+    """Not of a link of the place itself, and not explained by what is no such failure, as a switch
+    behind which the machine is. Slurm and polls tell of a machine later than switches do."""
+    resource = symptom.fault.resource
+    if resource in own or around.graph.find_peer(resource) in own:
+        return False
+    is_in_time = symptom.at >= newest - rule.window
+    is_held = rule.outlasted and symptom.is_held
+    is_explained = symptom.root_type != "" and symptom.root_type not in rule.failure_types
+    return is_in_time and not is_held and not is_explained

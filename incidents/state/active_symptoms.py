@@ -64,11 +64,15 @@ def read(
     """The rule's effects at these places and those beside them since then. One query; what the
     batch has counts as it is there."""
     asked = _LATELY[rule.also_ended, rule.at is Place.SITE]
-    rows = asked.rows(types=rule.types, owners=_get_owners(rule, places, around), since=since)
+    types = rule.types | rule.failure_types
+    owners = _get_owners(rule, places, around)
+    if rule.failure_types:
+        owners = owners.union(*map(around.graph.get_switches, owners))
+    rows = asked.rows(types=types, owners=owners, since=since)
     fresh = [
         case
         for case in batch.faults.values()
-        if case.row.pk is None and rule.takes(case.row.fault_type)
+        if case.row.pk is None and case.row.fault_type in types
     ]
     return list(_list_effects(rows, rule, fresh, batch))
 

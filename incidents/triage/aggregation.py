@@ -90,9 +90,12 @@ class Aggregation:
         if not places:
             return
         until = self._get_end_of_window(rule, symptoms_here, is_repaired=bool(repaired_behind))
-        symptoms = self._load_symptoms(rule, places, until)
+        loaded = self._load_symptoms(rule, places, until)
+        around = self.surroundings
+        symptoms = symptom_counts.group_by_place(rule, loaded, around)
+        failures = symptom_counts.group_failures(rule, loaded, around)
         counts = [
-            symptom_counts.count_symptoms(rule, place, symptoms, until, self.surroundings)
+            symptom_counts.count_symptoms(rule, place, symptoms, until, around, failures)
             for place in sorted(places)
         ]
         self._require_all_symptoms(rule, counts, symptoms_here)
@@ -153,7 +156,7 @@ class Aggregation:
 
     def _load_symptoms(
         self, rule: AggregationRule, places: Collection[str], until: datetime
-    ) -> dict[str, list[Symptom]]:
+    ) -> list[Symptom]:
         since = until - rule.window
         symptoms = active_symptoms.read(
             rule, places, self.surroundings, since=since, batch=self.batch
@@ -161,7 +164,7 @@ class Aggregation:
         if rule.counts is Counts.JOBS:
             seen_again = {case.row.fingerprint: case.row.last_seen_at for case in self.again}
             symptoms = job_intervals.split_by_time(rule, symptoms, seen_again, since=since)
-        return symptom_counts.group_by_place(rule, symptoms, self.surroundings)
+        return symptoms
 
     def _conclude(self, count: SymptomCount, symptoms: Mapping[str, Sequence[Symptom]]) -> None:
         self.explained |= {symptom.fingerprint for symptom in symptoms[count.place]}

@@ -23,7 +23,16 @@ from incidents.triage import aggregation
 from incidents.triage.ingest import ingest
 from incidents.triage.sweep import sweep
 from tests.builders import NOW
-from tests.incidents.sites import NODES, SPINES, TWO_OF_A_RACK, a_site, happen, nics, open_incidents
+from tests.incidents.sites import (
+    LEAFS,
+    NODES,
+    SPINES,
+    TWO_OF_A_RACK,
+    a_site,
+    happen,
+    nics,
+    open_incidents,
+)
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 LEAF = "switch/leaf-02"
@@ -189,6 +198,42 @@ def test_a_module_is_concluded_when_both_its_links_outlast_their_hold_down() -> 
 
     assert concluded() == [("switch.transceiver.shared", f"{LEAF}/module/2")]
     assert open_incidents() == [("switch.transceiver.shared", f"{LEAF}/module/2")]
+
+
+def test_no_module_is_concluded_when_the_nodes_that_it_carries_lost_other_links_too() -> None:
+    happen(
+        "switch.port.down",
+        [f"switch/{leaf}/port/Ethernet{n}" for leaf in LEAFS[1:3] for n in (8, 12)],
+    )
+    swept(62 * SECOND)
+
+    assert concluded() == []
+
+
+def test_no_module_is_concluded_when_the_nodes_that_it_carries_are_down_for_slurm() -> None:
+    happen("switch.port.down", [f"{LEAF}/port/Ethernet{n}" for n in (8, 12)])
+    happen("slurm.node_down", [f"node/{name}" for name in NODES[2:4]], at=NOW + 30 * SECOND)
+    swept(62 * SECOND)
+
+    assert concluded() == []
+
+
+def test_a_module_is_concluded_when_one_of_its_nodes_is_down_for_slurm_and_the_other_is_well() -> (
+    None
+):
+    happen("switch.port.down", [f"{LEAF}/port/Ethernet{n}" for n in (8, 12)])
+    happen("slurm.node_down", [f"node/{NODES[2]}"], at=NOW + 30 * SECOND)
+    swept(62 * SECOND)
+
+    assert concluded() == [("switch.transceiver.shared", f"{LEAF}/module/2")]
+
+
+def test_links_of_nodes_are_of_their_sites_incident_whichever_end_tells_of_them() -> None:
+    happen("slurm.node_down", [f"node/{name}" for name in NODES])
+    happen("switch.port.down", ["switch/sto-01/port/Ethernet0"], at=NOW + MINUTE)
+    swept(3 * MINUTE)
+
+    assert open_incidents() == [("facility.nodes_down", "site/nodes")]
 
 
 def test_a_rack_is_concluded_when_its_nodes_are_down_and_other_racks_are_not() -> None:
