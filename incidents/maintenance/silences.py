@@ -29,7 +29,7 @@ from incidents.evaluation.windows import (
 from incidents.inventory import graphs
 from incidents.maintenance.active_windows import format_end, list_in_force, make_window
 from incidents.models import Decision, Fault, Incident, IncidentFault, Silence
-from incidents.state import outbox
+from incidents.state import outbox, site_rules
 from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase, IncidentCase, TimelineNote
 from incidents.state.neighbourhood import load_incidents
@@ -163,9 +163,19 @@ def _judge(
 
 def _list_standing(case: IncidentCase) -> list[FaultCase]:
     """The faults that count, the root first. Of a new incident all: what came and went in one batch
-    is no less kept."""
+    is no less kept. What was concluded of a rack, a feed, a pod or the site says no more than the
+    faults of machines that it was concluded from."""
     faults = [fault for fault in case.members if fault.row.is_active or case.is_new]
+    if len(case.members) > 1:
+        faults = [fault for fault in faults if not _is_of_many_machines(fault.row)]
     return sorted(faults, key=lambda fault: fault is not case.root)
+
+
+def _is_of_many_machines(fault: Fault) -> bool:
+    """Concluded, by a counting rule, of what many machines share."""
+    is_shared = fault.owner.startswith(("rack/", "feed/", "pod/", "site/"))
+    concluded_types = {rule.concludes for rule in site_rules.load_counting_rules()}
+    return is_shared and fault.fault_type in concluded_types
 
 
 def _keep(case: IncidentCase, window: Window, batch: TriageBatch) -> None:

@@ -21,6 +21,7 @@ from incidents.notify import story
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import State
 from tests.builders import GPU, NOW, a_cable, a_clear, a_node, a_switch, an_event
+from tests.incidents.sites import NODES, a_site, happen, open_incidents
 
 pytestmark = pytest.mark.django_db
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -204,6 +205,30 @@ def test_a_port_whose_node_is_under_maintenance_is_part_of_it() -> None:
     swept(10 * MINUTE)
     assert not Notification.objects.exists()
     assert Fault.objects.get().is_active
+
+
+def test_a_rack_whose_nodes_are_restarted_under_maintenance_is_told_to_nobody() -> None:
+    a_site()
+    nodes = [f"node/{name}" for name in NODES[:3]]
+    planned(kind=WindowKind.MAINTENANCE, machines=tuple(nodes))
+    happen("slurm.node_down", nodes, at=NOW + MINUTE)
+    assert open_incidents() == [("facility.nodes_down", "rack/r01")]
+
+    happen("target.unreachable", nodes, at=NOW + 2 * MINUTE)
+    assert Incident.objects.get().silence is not None
+    assert not Notification.objects.exists()
+
+
+def test_a_rack_is_told_when_a_node_beside_those_under_maintenance_is_down_too() -> None:
+    a_site()
+    nodes = [f"node/{name}" for name in NODES[:4]]
+    planned(kind=WindowKind.MAINTENANCE, machines=tuple(nodes[:3]))
+    happen("slurm.node_down", nodes[:3], at=NOW + MINUTE)
+    happen("slurm.node_down", nodes[3:], at=NOW + 2 * MINUTE)
+
+    assert open_incidents() == [("facility.nodes_down", "rack/r01")]
+    assert Incident.objects.get().silence is None
+    assert Notification.objects.exists()
 
 
 @pytest.mark.usefixtures("site")
