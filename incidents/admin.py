@@ -38,7 +38,7 @@ from incidents.vocabulary.lifecycle import CLOSED, OPEN
 class FaultBeforeFilter(BeforeFilter):
     """Active faults come first in their list."""
 
-    def following(self, number: int) -> Q:
+    def build_following_filter(self, number: int) -> Q:
         older = Q(pk__lt=number)
         if Fault.objects.active().filter(pk=number).exists():
             return Q(is_active=False) | older

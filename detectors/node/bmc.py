@@ -61,7 +61,7 @@ class BmcDetector(NothingToCompare):
         yield reading.silent("; ".join(silent[:4])) if silent else reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-        return bmc_alarms.new_entries(now, before)
+        return bmc_alarms.observe_new_entries(now, before)
 
 
 def sniff(text: bytes) -> str:

@@ -25,7 +25,7 @@ from detectors.detector import (
 )
 from detectors.faults import Observation
 from detectors.node.outputs import nvidia_smi, nvidia_smi_errors
-from detectors.node.outputs.nvidia_smi import Printed, PrintedGpu, whole
+from detectors.node.outputs.nvidia_smi import Printed, PrintedGpu, parse_whole_number
 
 # A healthy HGX node answers in 2 to 8 s without the persistence daemon; gpud gives up after 30 s as
 # well (https://github.com/leptonai/gpud, components/accelerator/nvidia/query).
@@ -116,7 +116,7 @@ class GpuDetector(NothingToCompare):
         if printed.driver_version:
             yield reading.saw("gpu.driver_version", printed.driver_version)
         yield from _observe_inventory(reading, printed)
-        corrupted = nvidia_smi.corrupted(_format_output(output))
+        corrupted = nvidia_smi.parse_gpus_with_corrupt_inforom(_format_output(output))
         profiles = _read_mig_profiles(reading)
         for card in printed.cards:
             if not _find_words_of_loss(card):
@@ -140,7 +140,7 @@ def _observe_presence(reading: Reading, resource: str, loss: str) -> Observation
 def _get_resource(reading: Reading, card: PrintedGpu) -> str:
     """By address; in the list, which has none, by UUID: indices shift when a GPU is missing."""
     index = card.values.get("index", "")
-    address = card.pci or card.text("uuid") or f"index:{index}"
+    address = card.pci or card.get_text("uuid") or f"index:{index}"
     return resources.gpu(reading.target.name, address)
 
 
@@ -171,8 +171,8 @@ def _is_unread(value: str) -> bool:
 
 def _find_words_of_loss(card: PrintedGpu) -> str:
     """A GPU whose identity cannot be read, or of whose sensors none can."""
-    identity = next((value for value in map(card.text, _IDENTITY) if _is_unread(value)), "")
-    sensors = [value for value in map(card.text, _SENSORS) if value]
+    identity = next((value for value in map(card.get_text, _IDENTITY) if _is_unread(value)), "")
+    sensors = [value for value in map(card.get_text, _SENSORS) if value]
     is_mute = len(sensors) > 1 and all(map(_is_unread, sensors))
     return identity or (sensors[0] if is_mute else "")
 
@@ -180,8 +180,8 @@ def _find_words_of_loss(card: PrintedGpu) -> str:
 def _observe_condition(reading: Reading, card: PrintedGpu) -> Iterator[Observation]:
     resource = _get_resource(reading, card)
     for name in _FACTS:
-        if card.text(name):
-            yield reading.saw(f"gpu.{name}", card.text(name), resource)
+        if card.get_text(name):
+            yield reading.saw(f"gpu.{name}", card.get_text(name), resource)
     yield from _observe_sensors(reading, card, resource)
     yield from _observe_memory(reading, card, resource)
     yield from _observe_clocks(reading, card, resource)
@@ -196,10 +196,10 @@ def _observe_settings(reading: Reading, card: PrintedGpu, resource: str) -> Iter
     driver does not print: newer ones have no application clocks."""
     for name, (printed_name, unit) in SETTINGS.items():
         declared = reading.target.expected.settings.get(name, "").strip()
-        printed = card.text(printed_name)
+        printed = card.get_text(printed_name)
         if not declared or not printed or _is_unread(printed):
             continue
-        found = str(whole(printed)) if unit else printed.replace(" ", "_")
+        found = str(parse_whole_number(printed)) if unit else printed.replace(" ", "_")
         if found == "None":
             continue
         fits = found.lower() == declared.replace(" ", "_").lower()
@@ -226,7 +226,7 @@ def _observe_mig_devices(
         text = f"{count} of {sizes} multiprocessors"
         yield reading.saw("gpu.mig_devices", text, resource)
     declared = reading.target.expected.settings.get(MIG_DEVICES, "").strip()
-    found = profiles.get(card.text("uuid"))
+    found = profiles.get(card.get_text("uuid"))
     if not declared or found is None:
         return
     fits = Counter(profile.lower() for profile in found) == _count_profiles(declared)
@@ -251,13 +251,13 @@ def _count_profiles(declared: str) -> Counter[str]:
 
 
 def _observe_sensors(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
-    printed = {name: card.text(name) for name in _SENSORS}
+    printed = {name: card.get_text(name) for name in _SENSORS}
     unread = [
         f"{name.replace('_', ' ')}: {value}" for name, value in printed.items() if _is_unread(value)
     ]
     if unread:
         yield reading.saw("gpu.readable", False, resource, text="; ".join(unread))
-    elif any(map(card.text, _SENSORS)):
+    elif any(map(card.get_text, _SENSORS)):
         yield reading.saw("gpu.readable", True, resource)
 
 
@@ -274,13 +274,13 @@ def _observe_memory(reading: Reading, card: PrintedGpu, resource: str) -> Iterat
             text = f"{ever} uncorrectable {part.upper()} errors in its life"
             metric = f"gpu.ecc.{part}_uncorrected_ever"
             yield reading.saw(metric, ever, resource, qualifier=part, text=text)
-    table = nvidia_smi.whole(card.values.get("table/ecc", ""))
+    table = nvidia_smi.parse_whole_number(card.values.get("table/ecc", ""))
     if table is not None:
         yield reading.saw(
             "gpu.ecc.uncorrected", table, resource, text=f"{table} uncorrectable errors"
         )
     for flag in _MEMORY_FLAGS:
-        value = card.flag(flag)
+        value = card.get_flag(flag)
         if value is not None:
             details = (
                 {"text": _MEMORY_FLAGS[flag] + _get_replaced_rows(card, flag)} if value else {}
@@ -288,10 +288,10 @@ def _observe_memory(reading: Reading, card: PrintedGpu, resource: str) -> Iterat
             kind = {"qualifier": _REPAIRED[flag]} if flag in _REPAIRED else {}
             yield reading.saw(f"gpu.ecc.{flag}", value, resource, **kind, **details)
     for name in ("remapped_correctable", "remapped_uncorrectable"):
-        rows = card.number(name)
+        rows = card.get_number(name)
         if rows is not None:
             yield reading.saw(f"gpu.ecc.{name}", rows, resource)
-    retired = [card.number(name) for name in ("retired_single_bit", "retired_double_bit")]
+    retired = [card.get_number(name) for name in ("retired_single_bit", "retired_double_bit")]
     if retired[0] is not None and retired[1] is not None:
         pages = retired[0] + retired[1]
         yield reading.saw("gpu.ecc.retired_pages", pages, resource, text=f"{pages} retired pages")
@@ -316,7 +316,7 @@ _REPAIRED = {
 
 
 def _get_replaced_rows(card: PrintedGpu, flag: str) -> str:
-    rows = card.number("remapped_uncorrectable") if flag.startswith("remap_") else None
+    rows = card.get_number("remapped_uncorrectable") if flag.startswith("remap_") else None
     return f"; {rows} replaced so far for uncorrectable errors" if rows is not None else ""
 
 
@@ -348,7 +348,8 @@ def _sum_uncorrected(card: PrintedGpu, period: str, part: str) -> Optional[int]:
         (f"ecc/errors/uncorrected/{period}", _ECC_CSV),
     ):
         for names in table[part]:
-            counts = [nvidia_smi.whole(card.raw(f"{prefix}/{name}")) for name in names]
+            values = [card.get_raw_value(f"{prefix}/{name}") for name in names]
+            counts = [nvidia_smi.parse_whole_number(value) for value in values]
             known = [count for count in counts if count is not None]
             if known:
                 return sum(known)
@@ -362,7 +363,7 @@ def _observe_clocks(reading: Reading, card: PrintedGpu, resource: str) -> Iterat
     hardware = card.is_active("hw_slowdown")
     if hardware is not None:
         causes["unexplained"] = hardware and not any(causes.values())
-    printed = [card.text(name) for name in ("temperature", "power_draw", "sm_clock")]
+    printed = [card.get_text(name) for name in ("temperature", "power_draw", "sm_clock")]
     state = [value for value in printed if value]
     for name, is_active in causes.items():
         if is_active is not None:
@@ -373,18 +374,18 @@ def _observe_clocks(reading: Reading, card: PrintedGpu, resource: str) -> Iterat
 def _link(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     """PCI Express generation and width against the lesser of device's and slot's best, at work
     alone."""
-    replays = card.number("replays")
+    replays = card.get_number("replays")
     if replays is not None:
         replays_text = f"{replays} replays since the last reset"
         yield reading.saw("pcie.replays", replays, resource, text=replays_text)
-    utilization = card.number("gpu_utilization") or 0
-    is_at_work = card.text("performance_state") in _AT_WORK and utilization > 0
+    utilization = card.get_number("gpu_utilization") or 0
+    is_at_work = card.get_text("performance_state") in _AT_WORK and utilization > 0
     # A guest does not see the slot: clouds give half of a card's lanes on purpose.
-    is_guest = card.text("virtualization").lower() not in ("", "none")
+    is_guest = card.get_text("virtualization").lower() not in ("", "none")
     if not is_at_work or is_guest:
         return
-    generation, best_generation = card.number("gen_current"), card.number("gen_max")
-    width, best_width = card.number("width_current"), card.number("width_max")
+    generation, best_generation = card.get_number("gen_current"), card.get_number("gen_max")
+    width, best_width = card.get_number("width_current"), card.get_number("width_max")
     if generation is None or best_generation is None or width is None or best_width is None:
         return
     short = []
@@ -394,7 +395,7 @@ def _link(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observa
         short.append(f"width {width} of {best_width}")
     attributes = {}
     if short:
-        utilisation = card.text("gpu_utilization")
+        utilisation = card.get_text("gpu_utilization")
         attributes["text"] = f"{', '.join(short)} at {utilisation} utilisation"
     yield reading.saw("pcie.full_link", not short, resource, **attributes)
 
@@ -411,14 +412,14 @@ _FABRIC_HEALTH: Mapping[str, tuple[str, ...]] = {
 
 def _observe_fabric(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     """Whether the GPU has joined its NVLink fabric; a GPU without one says N/A."""
-    state, status = card.text("fabric_state"), card.text("fabric_status")
+    state, status = card.get_text("fabric_state"), card.get_text("fabric_status")
     if state:
         is_joined = state.lower() == "completed" and status.lower() in ("", "success")
         text = (
             {} if is_joined else {"text": f"fabric state {state}, status {status or 'not given'}"}
         )
         yield reading.saw("gpu.fabric_joined", is_joined, resource, **text)
-    words = {name: card.text(f"fabric_{name}") for name in _FABRIC_HEALTH}
+    words = {name: card.get_text(f"fabric_{name}") for name in _FABRIC_HEALTH}
     if not any(words.values()):
         return
     bad: list[str] = []
@@ -447,15 +448,15 @@ _UNKNOWN_RECOVERY = 1
 def _observe_recovery(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     """What the driver itself asks for: 0 nothing, 1 a look, 2 a reset, 3 a reboot; a word not known
     asks for a look."""
-    words = card.text("recovery_action")
-    required = [name for name in ("reset_required", "drain_recommended") if card.flag(name)]
+    words = card.get_text("recovery_action")
+    required = [name for name in ("reset_required", "drain_recommended") if card.get_flag(name)]
     names = (*_IDENTITY, *_SENSORS, "gpu_utilization")
-    if any(_NEEDS_RESET in card.text(name).lower() for name in names):
+    if any(_NEEDS_RESET in card.get_text(name).lower() for name in names):
         required, words = [*required, "reset_required"], words or "GPU requires reset"
     level = _RECOVERY.get(words.lower(), _UNKNOWN_RECOVERY) if words else 0
     if required:
         level = max(level, _RECOVERY["reset"])
-    if words or card.flag("reset_required") is not None:
+    if words or card.get_flag("reset_required") is not None:
         text = words
         if not words or words.lower() == "none":
             text = ", ".join(required).replace("_", " ") or "none"

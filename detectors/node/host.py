@@ -149,7 +149,7 @@ class HostDetector(NothingToCompare):
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         yield from host_storage.observe_stopped_arrays(now, before)
-        yield from bmc_alarms.new_entries(now, before)
+        yield from bmc_alarms.observe_new_entries(now, before)
 
     def _observe_output(self, reading: Reading, name: str, output: Output) -> Iterator[Observation]:
         if name == "mounts":

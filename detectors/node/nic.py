@@ -24,8 +24,14 @@ from detectors.detector import (
 from detectors.evaluation.cable_ends import OF_NODE_LINK, LinkState
 from detectors.faults import Observation
 from detectors.node.outputs import nic_outputs
-from detectors.node.outputs.nic_counters import CARRIER_FILES, RATES, bit_errors, counted, rates
-from detectors.node.outputs.nic_link import Link, link, up
+from detectors.node.outputs.nic_counters import (
+    CARRIER_FILES,
+    RATES,
+    compute_bit_error_rates,
+    compute_rates,
+    list_counters,
+)
+from detectors.node.outputs.nic_link import Link, is_link_up, link
 from detectors.node.outputs.nic_outputs import NAME, Settings
 from detectors.node.outputs.nic_ports import (
     RESERVED,
@@ -170,9 +176,9 @@ class NicDetector(NothingToCompare):
                 attributes = {**seen.attributes, "text": text}
                 yield Observation(seen.resource, metric, False, seen.observed_at, attributes)
         yield from _observe_outages(now, before)
-        speeds = list(rates(now, before))
+        speeds = list(compute_rates(now, before))
         yield from speeds
-        yield from bit_errors(speeds)
+        yield from compute_bit_error_rates(speeds)
 
 
 def _list_ethtool_commands(netdevs: Sequence[str]) -> list[Command]:
@@ -210,7 +216,7 @@ def _get_working_metric(is_infiniband: bool) -> str:
 def _link(reading: Reading, port: NicPort, about: Link) -> Iterator[Observation]:
     """The state as a fact, and a judgement only where there is one: of an uncabled port nothing is
     claimed."""
-    at = port.resource(reading.target)
+    at = port.get_resource(reading.target)
     layer = "infiniband" if port.is_infiniband else "ethernet"
     attributes = {"text": about.text, "layer": layer, **_names(port)}
     yield reading.saw("nic.link.state", about.state.value, at, **attributes)
@@ -231,14 +237,14 @@ def _observe_speed(
     reading: Reading, port: NicPort, settings: Mapping[str, Settings], found: Sequence[NicPort]
 ) -> Iterator[Observation]:
     speed = _get_gbps(port, settings)
-    if speed is None or not up(port, settings.get(port.netdev)):
+    if speed is None or not is_link_up(port, settings.get(port.netdev)):
         return
     wanted = _get_wanted_gbps(port, settings, found)
     attributes = _names(port)
     if wanted is not None and port.role != RESERVED:
         attributes["raise_at"] = f"{wanted:g}"
         attributes["text"] = f"runs at {speed:g} Gb/s of {wanted:g}"
-    yield reading.saw("nic.speed_gbps", speed, port.resource(reading.target), **attributes)
+    yield reading.saw("nic.speed_gbps", speed, port.get_resource(reading.target), **attributes)
 
 
 def _get_wanted_gbps(
@@ -280,15 +286,15 @@ def _observe_counters(reading: Reading, port: NicPort) -> Iterator[Observation]:
             carrier[name] = int(text[:18])
     rdma = port.rdma.counters if port.rdma is not None else {}
     counters = {**carrier, **rdma, **statistics, **correction}
-    for metric, value, text in counted(counters, is_infiniband=port.is_infiniband):
+    for metric, value, text in list_counters(counters, is_infiniband=port.is_infiniband):
         attributes = {"text": text, **_names(port)}
         if metric in _APART:
             attributes["qualifier"] = _APART[metric]
-        yield reading.saw(metric, value, port.resource(reading.target), **attributes)
+        yield reading.saw(metric, value, port.get_resource(reading.target), **attributes)
 
 
 def _observe_identity(reading: Reading, port: NicPort) -> Iterator[Observation]:
-    resource = port.resource(reading.target)
+    resource = port.get_resource(reading.target)
     output = reading.outputs.get(_DRIVER + port.netdev)
     driver = nic_outputs.parse_driver(output.stdout) if output is not None else {}
     firmware, guid = "", ""

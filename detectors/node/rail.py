@@ -127,7 +127,7 @@ class RailDetector(NothingToCompare):
 
 
 def _observe_port(reading: Reading, port: NicPort) -> Iterator[Observation]:
-    resource = port.resource(reading.target)
+    resource = port.get_resource(reading.target)
     rdma = port.rdma
     if rdma is None:
         return

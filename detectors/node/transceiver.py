@@ -198,7 +198,7 @@ def _parse_module(reading: Reading, port: NicPort) -> Optional[OpticalModule]:
 
 def _observe_facts(reading: Reading, port: NicPort, module: OpticalModule) -> Iterator[Observation]:
     """Facts, whatever they mean: values by lane, and who the module is."""
-    resource = port.resource(reading.target)
+    resource = port.get_resource(reading.target)
     for name in ("serial", "vendor", "part", "revision"):
         if module.facts.get(name):
             yield reading.saw(f"module.{name}", module.facts[name], resource)
@@ -217,7 +217,7 @@ def _get_lane_attributes(lane: int) -> dict[str, str]:
 
 
 def _evaluate_port(reading: Reading, port: NicPort, module: OpticalModule) -> Iterator[Observation]:
-    resource = port.resource(reading.target)
+    resource = port.get_resource(reading.target)
     if module.has_optics:
         yield from _evaluate_light(reading, resource, module, "rx_power_dbm", "receives")
         yield from _evaluate_light(reading, resource, module, "tx_power_dbm", "sends")
@@ -271,7 +271,7 @@ def _observe_flags(reading: Reading, resource: str, module: OpticalModule) -> It
     for grade in ("alarm", "warning"):
         if grade not in module.flags:
             continue
-        flags = module.active_flags(grade)
+        flags = module.list_active_flags(grade)
         if grade == "alarm":
             flags = [flag for flag in flags if not _is_evaluated_by_value(module, flag)]
         text = "; ".join(_format_flag(flag) for flag in flags) or "none is on"

@@ -241,7 +241,7 @@ class Connections:
 
     # -- what a connection asks
 
-    def opened(self, connection: Connection, address: str, proof: str) -> Sender | None:
+    def admit(self, connection: Connection, address: str, proof: str) -> Sender | None:
         if self._refused is not None and self._refused.has(connection.fingerprint):
             self._count_refused(connection.fingerprint)
             return None
@@ -255,7 +255,7 @@ class Connections:
             connection.hold_back(True)
         return sender
 
-    def broken(self, sender: Sender, error: FramingError) -> None:
+    def record_framing_error(self, sender: Sender, error: FramingError) -> None:
         if not self._counters.framing_errors:
             _log.warning("closed the connection of %s: %s", sender.host, error)
         self._counters.framing_errors += 1
@@ -263,10 +263,10 @@ class Connections:
     def cut(self, lines: int) -> None:
         self._counters.cut_lines += lines
 
-    def acknowledged(self, lines: int) -> None:
+    def count_acknowledged(self, lines: int) -> None:
         self._counters.acknowledged_lines += lines
 
-    def closed(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         self._open.discard(connection)
 
 
@@ -354,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
         tls = transport.get_extra_info("ssl_object")
         shown = tls.getpeercert(binary_form=True) if tls is not None else None
         self.fingerprint = make_fingerprint(shown) if shown else ""
-        self.sender = self._connections.opened(self, peer[0], proof)
+        self.sender = self._connections.admit(self, peer[0], proof)
         if self.sender is None:
             transport.abort()
             return
@@ -375,21 +375,21 @@ class Connection(asyncio.BufferedProtocol):
         if self.sender is not None:
             self._connections.read_sizes.close(self._address)
         self.finish()
-        self._connections.closed(self)
+        self._connections.forget(self)
 
     # -- what may be done with it
 
     def refuse(self, error: FramingError) -> None:
         """Nothing after a wrong frame can be trusted."""
         if self.sender is not None and self._transport is not None:
-            self._connections.broken(self.sender, error)
+            self._connections.record_framing_error(self.sender, error)
             self._transport.abort()
 
     def cut(self, lines: int) -> None:
         self._connections.cut(lines)
 
-    def acknowledged(self, lines: int) -> None:
-        self._connections.acknowledged(lines)
+    def count_acknowledged(self, lines: int) -> None:
+        self._connections.count_acknowledged(lines)
 
     def write(self, content: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -468,9 +468,9 @@ class LineConnection(Connection):
         try:
             block = self._framer.feed(data)
         except FramingError as error:
-            block = self._framer.pending()
+            block = self._framer.take_whole_lines()
             self.refuse(error)
-        self.cut(self._framer.taken_cuts())
+        self.cut(self._framer.take_cut_count())
         self._take_lines(block)
 
     def finish(self) -> None:
@@ -479,4 +479,4 @@ class LineConnection(Connection):
 
     def _take_lines(self, block: bytes) -> None:
         if block and self.sender is not None:
-            self._take(block, self.sender, self._framer.taken_surplus())
+            self._take(block, self.sender, self._framer.take_surplus_count())

@@ -42,5 +42,5 @@ class Counters:
     unknown_traps: int = 0  # of no meaning here, or of a node
     lost_traps: int = 0  # more at once than could be taken
 
-    def snapshot(self) -> dict[str, int]:
+    def copy_counts(self) -> dict[str, int]:
         return asdict(self)

@@ -90,13 +90,13 @@ class Datagrams:
             self._turn.cancel()
         self._socket.close()
 
-    def sender(self, address: str, senders: Senders) -> Sender:
+    def get_sender(self, address: str, senders: Senders) -> Sender:
         """Who sends from an address, remembered for its last lines; the longest silent is forgotten
         first."""
         sender = self._senders.get(address)
         if sender is None:
-            provenance = senders.provenance(address, Transport.UDP)
-            sender = Sender(senders.host(address), provenance=provenance)
+            provenance = senders.build_provenance(address, Transport.UDP)
+            sender = Sender(senders.get_host(address), provenance=provenance)
             self._senders[address] = sender
             if len(self._senders) > _SENDERS:
                 self._senders.popitem(last=False)

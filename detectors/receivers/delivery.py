@@ -69,7 +69,7 @@ class Inbox(Protocol):
     def read_backlog(self) -> Backlog:
         """Raises InboxAway."""
 
-    def ring(self) -> None:
+    def wake_worker(self) -> None:
         """Wakes a worker. A bell that nobody hears costs time, never work."""
 
 
@@ -107,7 +107,7 @@ class Delivery:
     @property
     def undelivered_bytes(self) -> int:
         """On disk and not known to be in the inbox."""
-        return self._spool.size_after(self._position)
+        return self._spool.compute_size_after(self._position)
 
     @property
     def position(self) -> Extent | None:
@@ -132,8 +132,8 @@ class Delivery:
         while not self._is_stopping:
             self._wake.wait(0.25)
             self._wake.clear()
-            self.step()
-        self.step()
+            self.deliver_waiting()
+        self.deliver_waiting()
         if self._owes_bell:
             self._ring_doorbell()
 
@@ -141,13 +141,13 @@ class Delivery:
         self._is_stopping = True
         self._wake.set()
 
-    def step(self) -> None:
+    def deliver_waiting(self) -> None:
         """Delivers what there is, until there is no more or the inbox does not take it."""
         now = self._clock()
         if now < self._retry_s:
             return
         try:
-            self._learn_position()
+            self._read_position_if_unknown()
             while batches := self._read_next_batches():
                 self._check_backlog(now)
                 if self._is_held_back:
@@ -169,7 +169,7 @@ class Delivery:
             _log.warning("%s; events stay on disk", trouble)
         self._is_away = True
 
-    def _learn_position(self) -> None:
+    def _read_position_if_unknown(self) -> None:
         """After a start, and whenever an answer was lost."""
         if self._is_position_known:
             return
@@ -190,7 +190,7 @@ class Delivery:
                 return _take_first(self._fresh)
         found: list[Batch] = []
         size = 0
-        for extent in self._spool.extents(after=self._position):
+        for extent in self._spool.list_extents(after=self._position):
             try:
                 found.append(self._spool.read(extent))
             except SpoolError as error:
@@ -259,7 +259,7 @@ class Delivery:
 
     def _ring_doorbell(self) -> None:
         self._owes_bell = False
-        self._inbox.ring()
+        self._inbox.wake_worker()
 
 
 def _take_first(fresh: Sequence[Batch]) -> list[Batch]:

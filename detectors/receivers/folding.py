@@ -55,7 +55,7 @@ class Folded:
     source: str = "syslog"
     provenance: Provenance = UNKNOWN
 
-    def event(self, observed_at: datetime, source: str = "") -> FaultEvent:
+    def build_event(self, observed_at: datetime, source: str = "") -> FaultEvent:
         """`source` where it is another than its own."""
         fact = self.fact
         teller = source or self.source
@@ -85,7 +85,7 @@ class Folded:
         )
 
 
-def of_event(event: FaultEvent) -> Folded:
+def fold_event(event: FaultEvent) -> Folded:
     """An event that came by another way than a line; what is told of it stands for its line."""
     shared = {name: getattr(event, name) for name in SHARED_FIELDS}
     host = event.resource.split("/", 2)[1]
@@ -195,7 +195,7 @@ class Folder:
             self._sweep(now)
         return taken
 
-    def next_due(self) -> float | None:
+    def get_next_due(self) -> float | None:
         """When the first held event is due; None when none is held."""
         return min((line.due_s for line in self._held), default=None)
 

@@ -44,7 +44,7 @@ class FramingError(Exception):
 
 class Framer:
     """One connection's framing. `feed` gives whole lines as one block, separated by LF: by several
-    where an octet count stood, of which `taken_surplus` counts all but one.
+    where an octet count stood, of which `take_surplus_count` counts all but one.
 
     A line feed inside an octet-counted message becomes a space: one message stays one line.
     """
@@ -80,17 +80,17 @@ class Framer:
         rest, self._rest = self._rest, b""
         return b"" if self.framing is Framing.OCTET_COUNTED or self._is_skipping else rest
 
-    def pending(self) -> bytes:
+    def take_whole_lines(self) -> bytes:
         """Whole lines found before a FramingError."""
         block, self._before_error = self._before_error, b""
         return block
 
-    def taken_cuts(self) -> int:
+    def take_cut_count(self) -> int:
         """How many lines were cut since the last call."""
         cuts, self.cut_lines = self.cut_lines, 0
         return cuts
 
-    def taken_surplus(self) -> int:
+    def take_surplus_count(self) -> int:
         """How many line feeds of the blocks since the last call stand between no two lines."""
         surplus, self._surplus = self._surplus, 0
         return surplus

@@ -88,7 +88,7 @@ class Zones:
 
     by_host: Mapping[str, tzinfo] = field(default_factory=dict)
 
-    def of(self, host: str) -> tzinfo:
+    def get_zone(self, host: str) -> tzinfo:
         return self.by_host.get(host) or self.by_host.get("*", UTC)
 
     @property
@@ -173,7 +173,7 @@ class Intake:
         # An engine finds words in a third of the time that `in` takes.
         self._has_last_message = compile_patterns([(0, _LAST_MESSAGE)]).has_match
 
-    def use(self, matcher: Signatures, unread_reader: UnreadSource | None) -> None:
+    def replace_matcher(self, matcher: Signatures, unread_reader: UnreadSource | None) -> None:
         """From now on; what lines meant by those of before is forgotten."""
         self._matcher, self._unread_reader = matcher, unread_reader
         self._shapes, self._texts = Shapes(), Texts()
@@ -247,7 +247,7 @@ class Intake:
         together."""
         lines = list(filter(None, part.split(b"\n")))
         if self._is_dense:
-            shapes, kernel_seconds = self._shapes.known(lines, sender.key, observed_at)
+            shapes, kernel_seconds = self._shapes.find_known(lines, sender.key, observed_at)
             hits = self._find_hits(
                 [line for line, shape in zip(lines, shapes, strict=True) if shape is None]
             )
@@ -268,7 +268,7 @@ class Intake:
                 self._counters.hits += 1
                 self._take_hit(lines[number], sender, observed_at, now)
             elif has_repeats and _LAST_MESSAGE in lines[number]:
-                self._repeat_of_last(lines[number], part, sender, observed_at, now)
+                self._count_repeat_of_last(lines[number], part, sender, observed_at, now)
         self._counters.hits += known
         self.folder.folded += folded
 
@@ -285,7 +285,7 @@ class Intake:
         if reading.text in reading.shapes:
             shape = reading.shapes[reading.text]
         else:
-            shape = self._learn(reading, line, sender, observed_at)
+            shape = self._judge_new_shape(reading, line, sender, observed_at)
         if shape is None:
             self._judge(line, sender, observed_at, now)
             return
@@ -328,12 +328,12 @@ class Intake:
                 waiting = self.folder.add(same, new, now=now)
             shape.waiting = waiting if len(shape.facts) == 1 else None
 
-    def _learn(
+    def _judge_new_shape(
         self, reading: StampedLine, line: bytes, sender: Sender, observed_at: datetime
     ) -> Shape | None:
         """Judges the first line of a shape. None where our short reading of its stamps differs from
         the header's."""
-        shape = self._texts.shape(reading) if self._zones.is_one else None
+        shape = self._texts.find_shape(reading) if self._zones.is_one else None
         if shape is not None:
             self._shapes.remember(reading, shape)
             return shape
@@ -359,7 +359,7 @@ class Intake:
                     else None
                 )
         if shape is not None and self._zones.is_one:
-            self._texts.learn(reading, shape)
+            self._texts.record_shape(reading, shape)
         self._shapes.remember(reading, shape)
         return shape
 
@@ -377,7 +377,7 @@ class Intake:
             folded = _make_folded(fact, line, _make_own_key(fact.source_key, number), sender)
             self.folder.add(identity, folded, now=now)
 
-    def _repeat_of_last(
+    def _count_repeat_of_last(
         self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float
     ) -> None:
         header = self._parse_header(line, sender, observed_at)
@@ -427,11 +427,11 @@ class Intake:
 
     def _get_zone(self, line: bytes, sender: Sender, observed_at: datetime) -> tzinfo:
         if self._zones.is_one:
-            return self._zones.of("*")
+            return self._zones.get_zone("*")
         named = None
         if sender.provenance.is_relay:
             named = parse_header(line, observed_at=observed_at, zone=UTC).host
-        return self._zones.of(short_host(named or sender.host))
+        return self._zones.get_zone(short_host(named or sender.host))
 
     def _parse_time(
         self, stamp: re.Match[bytes], zone: tzinfo, observed_at: datetime

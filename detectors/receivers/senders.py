@@ -53,7 +53,7 @@ class Senders:
             self._verdicts[address] = verdict
         return verdict
 
-    def host(self, address: str) -> str:
+    def get_host(self, address: str) -> str:
         """The inventory's name of an address; the address itself where it has none (ingest knows it
         as an alias)."""
         plain = _get_plain_address(address)
@@ -68,11 +68,11 @@ class Senders:
     def is_listed_relay(self, address: str) -> bool:
         return self.relays is not None and _is_within(_get_plain_address(address), self._relays)
 
-    def provenance(self, address: str, transport: Transport) -> Provenance:
+    def build_provenance(self, address: str, transport: Transport) -> Provenance:
         """Of what comes from this address, which nothing proves."""
         return Provenance(_get_plain_address(address), transport, is_relay=self.is_relay(address))
 
-    def proved_provenance(self, address: str, name: str) -> Provenance:
+    def build_proved_provenance(self, address: str, name: str) -> Provenance:
         """Of what comes over TLS, by the name that the sender's certificate proves. A machine that
         speaks for itself is believed as far as its users are; a relay as far as who sends to it."""
         is_known = self.names is not None and short_host(name) in self.names

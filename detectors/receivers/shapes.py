@@ -96,7 +96,7 @@ class Shapes:
     _remembered: int = 0
     _heads_known: int = 0
 
-    def known(self, lines: Sequence[bytes], sender: str, observed_at: datetime) -> KnownShapes:
+    def find_known(self, lines: Sequence[bytes], sender: str, observed_at: datetime) -> KnownShapes:
         shapes: list[Shape | None] = []
         kernel_seconds: dict[int, bytes] = {}
         append, kernel_in = shapes.append, _KERNEL.search

@@ -55,7 +55,7 @@ class TrapSenders:
     nodes: frozenset[str] = frozenset()
     ports: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    def port_name(self, switch: str, index: str) -> str:
+    def find_port_name(self, switch: str, index: str) -> str:
         """SONiC numbers a port EthernetN as N + 1 (sonic-snmpagent, mibs/__init__.py): if the
         switch has that port."""
         name = f"Ethernet{int(index) - 1}" if index.isdigit() and int(index) > 0 else ""
@@ -72,13 +72,13 @@ class _Everything:
 _ALL = _Everything()
 
 
-def events(
+def build_events(
     said: traps.TrapNotification, host: str, known: TrapSenders, catalog: Catalog, now: datetime
 ) -> list[FaultEvent]:
     """What one notification of a switch raises and clears. Never more than a look is asked for."""
     reading = Reading(SOURCE, Target(host, "", kind=TargetKind.SWITCH), now)
-    observations = traps.observations(
-        reading, said, lambda index: known.port_name(resources.short_host(host), index)
+    observations = traps.observe_trap(
+        reading, said, lambda index: known.find_port_name(resources.short_host(host), index)
     )
     found: list[FaultEvent] = []
     for observation in observations:
@@ -143,14 +143,14 @@ class TrapListener:
     def start(self, deliver: Deliver, senders: Callable[[], Senders], counters: Counters) -> None:
         """`deliver` is called in this thread and says with `taken` when the events are taken."""
         self._deliver, self._senders, self._counters = deliver, senders, counters
-        self._own = OwnEngine.kept_in(self._directory)
+        self._own = OwnEngine.load_from(self._directory)
         self._learn()
         self._thread.start()
 
     def hold_back(self, is_held_back: bool) -> None:
         self._is_held_back = is_held_back
 
-    def taken(self, count: int) -> None:
+    def count_taken(self, count: int) -> None:
         """The receiver has so many events less to take."""
         with self._counting:
             self._waiting -= count
@@ -172,7 +172,7 @@ class TrapListener:
             elif self._has_come() and self._drain(_PER_WAKE):
                 self._is_stopping.wait(_REST_S)
             if self._engine is not None:
-                self._engine.tick()
+                self._engine.forget_unfinished_exchanges()
             if time.monotonic() - asked_s > _ASK_AGAIN_S:
                 asked_s = time.monotonic()
                 self._learn()
@@ -220,10 +220,10 @@ class TrapListener:
                 )
             counters.unbelieved_traps += 1
         elif taken is Taken.NOTIFICATION:
-            self._get_meaning(pairs, senders.host(address[0]))
+            self._get_meaning(pairs, senders.get_host(address[0]))
 
     def _get_meaning(self, pairs: Sequence[tuple[str, object]], host: str) -> None:
-        said = traps.from_oids(pairs)
+        said = traps.parse_oids(pairs)
         if (
             said is None
             or not traps.is_known(said)
@@ -231,7 +231,7 @@ class TrapListener:
         ):
             self._counters.unknown_traps += 1
             return
-        found = events(said, host, self._known, self._catalog, self._now())
+        found = build_events(said, host, self._known, self._catalog, self._now())
         if self._waiting + len(found) > _MOST_WAITING:
             self._counters.lost_traps += len(found)
         elif found and self._deliver is not None:

@@ -114,7 +114,7 @@ class Spool:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._segment_bytes = segment_bytes
-        self._lock = _locked(directory / "lock")
+        self._lock = _open_locked(directory / "lock")
         self.receiver = _get_kept_name(directory)
         self.torn_bytes = 0
         self._damaged: set[Extent] = set()
@@ -150,7 +150,7 @@ class Spool:
             raise SpoolError(f"{path} at {extent.start}: this record is damaged.")
         return Batch(self.receiver, extent, record.payload, record.turn)
 
-    def extents(self, *, after: Extent | None = None) -> Iterator[Extent]:
+    def list_extents(self, *, after: Extent | None = None) -> Iterator[Extent]:
         """Whole records in the order they were written. What is torn or damaged is skipped and
         counted."""
         for number in sorted(self._sizes):
@@ -158,9 +158,9 @@ class Spool:
                 start = after.end if after is not None and number == after.segment else 0
                 yield from self._list_records(number, start)
 
-    def batches(self) -> Iterator[Batch]:
+    def list_batches(self) -> Iterator[Batch]:
         """Everything that is on disk, oldest first."""
-        for extent in self.extents():
+        for extent in self.list_extents():
             yield self.read(extent)
 
     def remove_delivered(self, position: Extent | None) -> list[int]:
@@ -178,7 +178,7 @@ class Spool:
                 removed.append(number)
         return removed
 
-    def size_after(self, position: Extent | None) -> int:
+    def compute_size_after(self, position: Extent | None) -> int:
         """Bytes on disk behind `position`; all of them if None."""
         if position is None:
             return self.size
@@ -315,7 +315,7 @@ def _parse_record(record: bytes) -> _Record | None:
     return _Record(payload, Turn(int(head[3] or b"0")))
 
 
-def _locked(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

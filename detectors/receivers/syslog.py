@@ -32,7 +32,7 @@ from detectors.receivers.connections import Connection, Connections, LineConnect
 from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.delivery import Delivery, Inbox
-from detectors.receivers.folding import Folder, of_event
+from detectors.receivers.folding import Folder, fold_event
 from detectors.receivers.intake import Intake, Sender, Signatures, UnreadSource, Zones
 from detectors.receivers.refusals import (
     NAMES,
@@ -119,7 +119,7 @@ class Door(Protocol):
 
     def hold_back(self, is_held_back: bool) -> None: ...
 
-    def taken(self, count: int) -> None: ...
+    def count_taken(self, count: int) -> None: ...
 
     def stop(self) -> None:
         """Everything that has arrived is delivered when it returns."""
@@ -325,10 +325,10 @@ class Receiver:
             self._refusals.add(address, "TCP", 1, self._now())
             return None
         if transport is Transport.TLS:
-            proved = self._senders.proved_provenance(address, proof)
+            proved = self._senders.build_proved_provenance(address, proof)
             return Sender(short_host(proof), provenance=proved) if proof else None
-        provenance = self._senders.provenance(address, transport)
-        return Sender(self._senders.host(address), provenance=provenance)
+        provenance = self._senders.build_provenance(address, transport)
+        return Sender(self._senders.get_host(address), provenance=provenance)
 
     def take(self, block: bytes, sender: Sender, surplus: int = 0) -> None:
         """Whole lines of one sender, and how many of the line feeds in them are between no two."""
@@ -355,7 +355,7 @@ class Receiver:
     def _take_datagrams(self, blocks: dict[str, bytes]) -> None:
         for address, block in blocks.items():
             if self._senders.accepts_datagrams(address):
-                self.take(block, self._datagrams.sender(address, self._senders))
+                self.take(block, self._datagrams.get_sender(address, self._senders))
             else:
                 if not self.counters.refused_datagrams:
                     _log.warning(
@@ -381,8 +381,8 @@ class Receiver:
                 event.qualifier,
                 event.excerpt,
             )
-            self._folder.add(same, of_event(event), now=now)
-        door.taken(len(events))
+            self._folder.add(same, fold_event(event), now=now)
+        door.count_taken(len(events))
         self._schedule(now)
 
     # -- the way out
@@ -397,7 +397,7 @@ class Receiver:
                 self._flush()
                 return
         else:
-            due = self._folder.next_due() if self._timer is None else None
+            due = self._folder.get_next_due() if self._timer is None else None
         if (
             self._loop is not None
             and due is not None
@@ -418,7 +418,7 @@ class Receiver:
         if taken:
             self._flushed_s = now
             observed_at = self._now()
-            events = [folded.event(observed_at) for folded in taken]
+            events = [folded.build_event(observed_at) for folded in taken]
             self._backlog += self._list_admitted(events, now)
         waited = self._quotas.take_due(now, everything=everything)
         self._backlog += [_Admitted(event, Turn.LAST) for event in waited]
@@ -514,7 +514,7 @@ class Receiver:
             await asyncio.sleep(_TICK_S)
 
     async def _keep_house(self) -> None:
-        told_s, told = time.monotonic(), self.counters.snapshot()
+        told_s, told = time.monotonic(), self.counters.copy_counts()
         reported_s = 0.0
         while True:
             await asyncio.sleep(_TICK_S)
@@ -530,7 +530,7 @@ class Receiver:
                 await self._report()
             if time.monotonic() - told_s < _TOLD_EVERY_S:
                 continue
-            told_s, before, told = time.monotonic(), told, self.counters.snapshot()
+            told_s, before, told = time.monotonic(), told, self.counters.copy_counts()
             self._senders = await asyncio.to_thread(self._ask_senders)
             await self._renew_matcher()
             if told != before:
@@ -543,7 +543,7 @@ class Receiver:
             return
         unread_reader = await asyncio.to_thread(self._make_unread_reader)
         self._matcher = matcher
-        self._intake.use(matcher, unread_reader)
+        self._intake.replace_matcher(matcher, unread_reader)
         _log.info("lines are read by the catalogue as it is now")
 
     async def _report(self) -> None:
@@ -565,7 +565,7 @@ class Receiver:
         path: Path = self.spool.directory / "counters.json"
         self.undelivered_bytes = self._delivery.undelivered_bytes
         values = {
-            **self.counters.snapshot(),
+            **self.counters.copy_counts(),
             "folded": self._folder.folded,
             "undelivered_bytes": self.undelivered_bytes,
         }

@@ -39,7 +39,7 @@ class Texts:
 
     _known: dict[_Place, _Known | None] = field(default_factory=dict)
 
-    def shape(self, reading: StampedLine) -> Shape | None:
+    def find_shape(self, reading: StampedLine) -> Shape | None:
         """The shape of a line that other hosts have sent; None when the matcher must be asked."""
         place, host = _get_place(reading)
         known = self._known.get(place) if host else None
@@ -49,7 +49,7 @@ class Texts:
             else None
         )
 
-    def learn(self, reading: StampedLine, shape: Shape) -> None:
+    def record_shape(self, reading: StampedLine, shape: Shape) -> None:
         """`shape` as the matcher judged the line."""
         place, host = _get_place(reading)
         if not host:

@@ -93,7 +93,7 @@ class OwnEngine:
     boots: int
 
     @classmethod
-    def kept_in(cls, directory: Path) -> OwnEngine:
+    def load_from(cls, directory: Path) -> OwnEngine:
         """The same id after each start, one boot more; a new one each time where nothing can be
         written."""
         path = directory / _KEPT
@@ -181,7 +181,7 @@ class TrapEngine:
             Taken.MALFORMED if int(self._unreadable.syntax) > unreadable else Taken.PROTOCOL
         ), ()
 
-    def tick(self) -> None:
+    def forget_unfinished_exchanges(self) -> None:
         """Forgets exchanges that were not finished. Call it about once a second."""
         self._wire.handle_timer_tick(time.time())
 

@@ -69,9 +69,9 @@ _WATCHED_DISKS = frozenset({"/", "/host", "/var", "/var/log", "/mnt/flash", "/mn
 
 def observe(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Everything that the entity and sensor tables hold."""
-    named = ports.names(tables, reading.target.expected)
+    named = ports.list_port_names(tables, reading.target.expected)
     port_names = _PortNames(tables, named)
-    for sensor in sensors.sensors(tables):
+    for sensor in sensors.list_sensors(tables):
         optics = _OPTICS.match(sensor.name) or _NXOS_OPTICS.match(sensor.name)
         if optics is not None:
             yield from _observe_optics(reading, sensor, optics, port_names)
@@ -131,7 +131,7 @@ class _PortNames:
 
     def _find_name(self, words: str) -> str:
         for index, name in self.named.items():
-            if words in (name, self.tables.text(switch_tables.IF_NAME, index)):
+            if words in (name, self.tables.get_text(switch_tables.IF_NAME, index)):
                 return name
         return ""
 
@@ -163,21 +163,21 @@ def _observe_optics(
 
 def _observe_states(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Power supplies and fans by ENTITY-STATE-MIB and by Cisco's table of replaceable units."""
-    for row, state in tables.column(switch_tables.ENTITY_OPER).items():
-        kind = tables.number(switch_tables.ENTITY_CLASS, row)
+    for row, state in tables.get_column(switch_tables.ENTITY_OPER).items():
+        kind = tables.get_number(switch_tables.ENTITY_CLASS, row)
         metric = {_POWER_SUPPLY: "psu.well", _FAN: "fan.well"}.get(kind or 0)
         if metric is not None:
             name = sensors.name(tables, row)
             is_well = state != _DISABLED
             text = f"{name} is {'working' if is_well else 'not working'}"
             yield reading.saw(metric, is_well, qualifier=f"{name} {row}", text=text)
-    for row, state in tables.column(switch_tables.FRU_POWER_STATUS).items():
+    for row, state in tables.get_column(switch_tables.FRU_POWER_STATUS).items():
         wrong = _POWER_STATES.get(state) if isinstance(state, int) else None
         # SONiC counts its supplies from 1; elsewhere the row is that of ENTITY-MIB.
         name = f"PSU {row}" if len(row) < 3 else sensors.name(tables, row)
         text = f"{name} is {wrong or 'on'}"
         yield reading.saw("psu.well", wrong is None, qualifier=name, text=text)
-    for row, state in tables.column(switch_tables.FRU_FAN_STATUS).items():
+    for row, state in tables.get_column(switch_tables.FRU_FAN_STATUS).items():
         wrong = _FAN_STATES.get(state) if isinstance(state, int) else None
         name = sensors.name(tables, row)
         text = f"{name} is {wrong or 'up'}"
@@ -188,9 +188,9 @@ def _observe_parts(
     reading: Reading, tables: Tables, named: Mapping[str, str]
 ) -> Iterator[Observation]:
     """Serials for the inventory: the switch's own, and those of the transceivers in its ports."""
-    for row in tables.column(switch_tables.ENTITY_CLASS):
-        serial = tables.text(switch_tables.ENTITY_SERIAL, row)
-        kind = tables.number(switch_tables.ENTITY_CLASS, row)
+    for row in tables.get_column(switch_tables.ENTITY_CLASS):
+        serial = tables.get_text(switch_tables.ENTITY_SERIAL, row)
+        kind = tables.get_number(switch_tables.ENTITY_CLASS, row)
         if serial and kind == _CHASSIS:
             yield reading.saw("switch.serial", serial)
         if not serial or kind != _PORT or not row.isdigit() or int(row) < _SONIC_PORT_BASE:
@@ -203,29 +203,29 @@ def _observe_parts(
 
 def load(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Processor and memory in percent."""
-    processors = tables.column(switch_tables.PROCESSOR_LOAD)
+    processors = tables.get_column(switch_tables.PROCESSOR_LOAD)
     loads = [value for value in processors.values() if isinstance(value, int)]
     if loads:
         share = round(sum(loads) / len(loads), 1)
         text = f"its processor is {share:.0f} % busy"
         yield reading.saw("switch.cpu_percent", share, qualifier="processor", text=text)
-    total = tables.scalar(switch_tables.MEMORY_TOTAL)
-    free = tables.scalar(switch_tables.MEMORY_FREE)
+    total = tables.get_scalar(switch_tables.MEMORY_TOTAL)
+    free = tables.get_scalar(switch_tables.MEMORY_FREE)
     if total and free is not None:
-        buffers = tables.scalar(switch_tables.MEMORY_BUFFERS) or 0
-        cached = tables.scalar(switch_tables.MEMORY_CACHED) or 0
+        buffers = tables.get_scalar(switch_tables.MEMORY_BUFFERS) or 0
+        cached = tables.get_scalar(switch_tables.MEMORY_CACHED) or 0
         yield _observe_memory(reading, total, total - free - buffers - cached)
 
 
-def storage(reading: Reading, tables: Tables) -> Iterator[Observation]:
+def observe_storage(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Memory and disks by HOST-RESOURCES-MIB. Linux counts its buffers and cache as used: they are
     subtracted."""
     spare = 0
     ram: tuple[int, int] | None = None
-    for row, kind in tables.column(switch_tables.STORAGE_TYPE).items():
-        name = tables.text(switch_tables.STORAGE_NAME, row)
-        size = tables.number(switch_tables.STORAGE_SIZE, row)
-        used = tables.number(switch_tables.STORAGE_USED, row)
+    for row, kind in tables.get_column(switch_tables.STORAGE_TYPE).items():
+        name = tables.get_text(switch_tables.STORAGE_NAME, row)
+        size = tables.get_number(switch_tables.STORAGE_SIZE, row)
+        used = tables.get_number(switch_tables.STORAGE_USED, row)
         if size is None or used is None or size <= 0:
             continue
         if name.lower() in _SPARE_MEMORY:
@@ -236,7 +236,7 @@ def storage(reading: Reading, tables: Tables) -> Iterator[Observation]:
             share = round(100 * used / size, 1)
             text = f"its disk {name} is {share:.0f} % full"
             yield reading.saw("switch.disk_percent", share, qualifier=f"disk {name}", text=text)
-    if ram is not None and not tables.scalar(switch_tables.MEMORY_TOTAL):
+    if ram is not None and not tables.get_scalar(switch_tables.MEMORY_TOTAL):
         size, used = ram
         yield _observe_memory(reading, size, used - spare if used >= spare else used)
 

@@ -33,8 +33,9 @@ _LEARNS_FOR_S = 86_400.0
 def count_learned(tables: Tables) -> dict[str, int]:
     """Hardware addresses learned on each ifIndex. SONiC gives the ifIndex itself, others a bridge
     port to look up."""
-    column = tables.column(switch_tables.FDB_PORT) or tables.column(switch_tables.FDB_PORT_OLD)
-    bridge_ports = tables.column(switch_tables.BRIDGE_PORT)
+    column = tables.get_column(switch_tables.FDB_PORT)
+    column = column or tables.get_column(switch_tables.FDB_PORT_OLD)
+    bridge_ports = tables.get_column(switch_tables.BRIDGE_PORT)
     learned = [value for value in column.values() if isinstance(value, int) and value > 0]
     found: Counter[str] = Counter()
     for port, count in Counter(learned).items():
@@ -43,7 +44,7 @@ def count_learned(tables: Tables) -> dict[str, int]:
     return dict(found)
 
 
-def fdb(reading: Reading, by_port: Mapping[str, int]) -> Iterator[Observation]:
+def observe_fdb_size(reading: Reading, by_port: Mapping[str, int]) -> Iterator[Observation]:
     yield reading.saw("fdb.entries", sum(by_port.values()))
 
 
@@ -104,14 +105,14 @@ def _observe_collapses(entries: Observation, before: Samples, is_forgetful: bool
     return Observation(entries.resource, "fdb.collapses", count, entries.observed_at, attributes)
 
 
-def bgp(reading: Reading, tables: Tables) -> Iterator[Observation]:
+def observe_bgp_sessions(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Sessions by neighbour address. A session that is shut down on purpose is no fault.
 
     CISCO-BGP4-MIB, which SONiC serves, does not tell a session shut on purpose (idle) from one that
     fails; such a one is watched from the first time on that it was seen established (`sessions`).
     """
-    for row, state in tables.column(switch_tables.BGP_STATE).items():
-        admin = tables.number(switch_tables.BGP_ADMIN, row)
+    for row, state in tables.get_column(switch_tables.BGP_STATE).items():
+        admin = tables.get_number(switch_tables.BGP_ADMIN, row)
         is_well = state == _ESTABLISHED or admin == _STOPPED
         if tables.is_booting and not is_well:
             continue
@@ -119,15 +120,15 @@ def bgp(reading: Reading, tables: Tables) -> Iterator[Observation]:
         yield reading.saw(
             "bgp.established", is_well, **_make_peer(row, note or _get_bgp_state(state))
         )
-    standard = tables.column(switch_tables.BGP_STATE)
-    for row, state in tables.column(switch_tables.BGP_STATE_CISCO).items():
+    standard = tables.get_column(switch_tables.BGP_STATE)
+    for row, state in tables.get_column(switch_tables.BGP_STATE_CISCO).items():
         peer = _parse_address(row)
         if peer and peer not in standard:
             word = _get_bgp_state(state)
             yield reading.saw("bgp.session", word, **_make_peer(peer, word))
 
 
-def sessions(
+def compare_bgp_sessions(
     now: Sequence[Observation], before: Samples, *, is_booting: bool
 ) -> Iterator[Observation]:
     """Judgement of the sessions of which the agent does not say whether they are wanted."""
@@ -173,28 +174,28 @@ def _parse_address(row: str) -> str:
     return ""
 
 
-def neighbours(reading: Reading, tables: Tables) -> Iterator[Observation]:
+def observe_neighbours(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """`lldp.neighbour`: the machine (and a switch's port) at the far end, with what the inventory
     expects there.
 
     A host's port is told by the host's own name for it or its hardware address, so of hosts the
     machine alone counts.
     """
-    named = ports.names(tables, reading.target.expected)
+    named = ports.list_port_names(tables, reading.target.expected)
     by_name: dict[str, str] = {}
     for column in switch_tables.NAMES[:2]:
-        by_name.update((tables.text(column, index), index) for index in named)
-    for row, value in tables.column(switch_tables.LLDP_REMOTE_NAME).items():
+        by_name.update((tables.get_text(column, index), index) for index in named)
+    for row, value in tables.get_column(switch_tables.LLDP_REMOTE_NAME).items():
         parts = row.split(".")
         name = switch_tables.format_value(value)
         if len(parts) != 3 or not name:
             continue
-        local = tables.text(switch_tables.LLDP_LOCAL_PORT, parts[1])
+        local = tables.get_text(switch_tables.LLDP_LOCAL_PORT, parts[1])
         index = by_name.get(local) or (parts[1] if parts[1] in named else "")
         if not index:
             continue
-        port = tables.text(switch_tables.LLDP_REMOTE_PORT, row)
-        description = tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row)
+        port = tables.get_text(switch_tables.LLDP_REMOTE_PORT, row)
+        description = tables.get_text(switch_tables.LLDP_REMOTE_PORT_DESCR, row)
         expected = _get_expected_peer(reading.target.expected, named[index])
         found = _get_far_end(name, port, description, expected)
         attributes = {"expected": expected} if expected else {}

@@ -65,7 +65,7 @@ class SwitchPort:
     is_cabled: bool
 
 
-def names(tables: Tables, expected: Expected) -> dict[str, str]:
+def list_port_names(tables: Tables, expected: Expected) -> dict[str, str]:
     """ifIndex to the name by which the switch itself logs the port; each name once.
 
     SONiC gives its own name (Ethernet0) in ifDescr and the front panel's (Eth1/1) in ifName; Linux
@@ -74,7 +74,8 @@ def names(tables: Tables, expected: Expected) -> dict[str, str]:
     known = {port.name for port in expected.ports}
     found: dict[str, str] = {}
     taken: set[str] = set()
-    for index in {**tables.column(switch_tables.IF_DESCR), **tables.column(switch_tables.IF_NAME)}:
+    described = tables.get_column(switch_tables.IF_DESCR)
+    for index in {**described, **tables.get_column(switch_tables.IF_NAME)}:
         name = _choose_name(tables, index, known)
         found[index] = f"{name}:{index}" if name in taken else name
         taken.add(found[index])
@@ -82,8 +83,8 @@ def names(tables: Tables, expected: Expected) -> dict[str, str]:
 
 
 def _choose_name(tables: Tables, index: str, known: Collection[str]) -> str:
-    description = _join_words(tables.text(switch_tables.IF_DESCR, index))
-    short = _join_words(tables.text(switch_tables.IF_NAME, index))
+    description = _join_words(tables.get_text(switch_tables.IF_DESCR, index))
+    short = _join_words(tables.get_text(switch_tables.IF_NAME, index))
     for name in (description, short):
         if name in known:
             return name
@@ -98,19 +99,19 @@ def _join_words(name: str) -> str:
     return name.replace(" ", "") if name.count(" ") == 1 else name
 
 
-def ports(tables: Tables, expected: Expected) -> list[SwitchPort]:
+def list_ports(tables: Tables, expected: Expected) -> list[SwitchPort]:
     """Without VLANs, loopbacks and tunnels. An agent that gives no ifType is taken at its word."""
-    named = names(tables, expected)
+    named = list_port_names(tables, expected)
     found = []
-    for index in tables.column(switch_tables.IF_OPER):
-        kind = tables.number(switch_tables.IF_TYPE, index)
+    for index in tables.get_column(switch_tables.IF_OPER):
+        kind = tables.get_number(switch_tables.IF_TYPE, index)
         if index not in named or (kind is not None and kind not in _PORT_TYPES):
             continue
         name = named[index]
         known = expected.port(name)
         is_cabled = known is not None and bool(known.peer)
-        oper = _OPER.get(tables.number(switch_tables.IF_OPER, index) or 0, "unknown")
-        is_admin_up = tables.number(switch_tables.IF_ADMIN, index) != 2
+        oper = _OPER.get(tables.get_number(switch_tables.IF_OPER, index) or 0, "unknown")
+        is_admin_up = tables.get_number(switch_tables.IF_ADMIN, index) != 2
         found.append(SwitchPort(index, name, is_admin_up, oper, is_cabled))
     return found
 
@@ -118,7 +119,7 @@ def ports(tables: Tables, expected: Expected) -> list[SwitchPort]:
 def observe(reading: Reading, tables: Tables, fdb: Mapping[str, int]) -> Iterator[Observation]:
     """State and counters of each port; `fdb` says how many hardware addresses each ifIndex has
     learned."""
-    for port in ports(tables, reading.target.expected):
+    for port in list_ports(tables, reading.target.expected):
         resource = resources.port(reading.target.name, port.name)
         admin = "up" if port.is_admin_up else "down"
         cabled = "yes" if port.is_cabled else "no"
@@ -126,11 +127,11 @@ def observe(reading: Reading, tables: Tables, fdb: Mapping[str, int]) -> Iterato
         if port.is_cabled and not (tables.is_booting and not _is_well(port.oper, admin)):
             is_well = _is_well(port.oper, admin)
             yield reading.saw("port.well", is_well, resource, text=_format_text(port.oper, admin))
-        counters = [tables.number(column, port.index) for column, _, _ in COUNTERS]
+        counters = [tables.get_number(column, port.index) for column, _, _ in COUNTERS]
         yield reading.saw("port.counters", [*counters, fdb.get(port.index, 0)], resource)
 
 
-def states(
+def compare_port_states(
     now: Sequence[Observation], before: Samples, *, is_booting: bool
 ) -> Iterator[Observation]:
     """Ports that the inventory does not know are watched from the first time on that they were seen
@@ -165,7 +166,7 @@ def _format_text(oper: str, admin: str) -> str:
     return f"the port is {oper}{hint}"
 
 
-def rates(
+def compute_rates(
     now: Sequence[Observation], before: Samples, *, is_restarted: bool
 ) -> Iterator[Observation]:
     """What each counter gained a second since the round before; nothing for one that began anew."""
@@ -200,7 +201,7 @@ def get_increase(value: Any, old: Any, bits: int) -> int | None:
     return value - old + _WRAP_32 if has_wrapped else None
 
 
-def fallen_share(now: Sequence[Observation], before: Samples) -> float:
+def compute_fallen_share(now: Sequence[Observation], before: Samples) -> float:
     """Share of the ports whose byte counters are lower than before: near 1 after a boot, 0 after an
     agent's restart."""
     fallen = known = 0

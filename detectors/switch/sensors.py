@@ -35,10 +35,10 @@ class Sensor:
     limits: dict[str, str] = field(default_factory=dict)
 
 
-def sensors(tables: Tables) -> Iterator[Sensor]:
+def list_sensors(tables: Tables) -> Iterator[Sensor]:
     """Those that say they work. Status unavailable(2) comes with a value of 0, which means
     nothing."""
-    standard = tables.column(switch_tables.SENSOR_VALUE)
+    standard = tables.get_column(switch_tables.SENSOR_VALUE)
     yield from _read_columns(tables, switch_tables.SENSORS)
     if not standard:
         yield from _read_columns(tables, switch_tables.CISCO_SENSORS)
@@ -46,12 +46,12 @@ def sensors(tables: Tables) -> Iterator[Sensor]:
 
 def _read_columns(tables: Tables, columns: tuple[str, ...]) -> Iterator[Sensor]:
     types, scales, precisions, values, states = columns
-    gives_states = bool(tables.column(states))
-    for row in tables.column(values):
-        value, kind = tables.number(values, row), tables.number(types, row)
-        status = tables.number(states, row) if gives_states else _OPERATIONAL
-        scale = tables.number(scales, row) or _UNITS
-        precision = tables.number(precisions, row) or 0
+    gives_states = bool(tables.get_column(states))
+    for row in tables.get_column(values):
+        value, kind = tables.get_number(values, row), tables.get_number(types, row)
+        status = tables.get_number(states, row) if gives_states else _OPERATIONAL
+        scale = tables.get_number(scales, row) or _UNITS
+        precision = tables.get_number(precisions, row) or 0
         if (
             value is not None
             and kind is not None
@@ -66,20 +66,21 @@ def _read_columns(tables: Tables, columns: tuple[str, ...]) -> Iterator[Sensor]:
 
 def name(tables: Tables, row: str) -> str:
     """What the part is called. Some agents leave the description empty, others the name."""
-    described = tables.text(switch_tables.ENTITY_DESCR, row)
-    return described or tables.text(switch_tables.ENTITY_NAME, row) or f"part {row}"
+    described = tables.get_text(switch_tables.ENTITY_DESCR, row)
+    return described or tables.get_text(switch_tables.ENTITY_NAME, row) or f"part {row}"
 
 
 def _get_limits(tables: Tables, row: str, factor: float) -> dict[str, str]:
     """Raised at the device's own critical (or major) high limit, cleared at its warning."""
-    critical = tables.number(switch_tables.ARISTA_HIGH_CRITICAL, row)
-    warning = tables.number(switch_tables.ARISTA_HIGH_WARNING, row)
+    critical = tables.get_number(switch_tables.ARISTA_HIGH_CRITICAL, row)
+    warning = tables.get_number(switch_tables.ARISTA_HIGH_WARNING, row)
     for number in range(1, 7):
         key = f"{row}.{number}"
-        value = tables.number(switch_tables.CISCO_LIMIT_VALUE, key)
-        if value is None or tables.number(switch_tables.CISCO_LIMIT_RELATION, key) not in _GREATER:
+        value = tables.get_number(switch_tables.CISCO_LIMIT_VALUE, key)
+        relation = tables.get_number(switch_tables.CISCO_LIMIT_RELATION, key)
+        if value is None or relation not in _GREATER:
             continue
-        severity = tables.number(switch_tables.CISCO_LIMIT_SEVERITY, key) or 0
+        severity = tables.get_number(switch_tables.CISCO_LIMIT_SEVERITY, key) or 0
         if severity >= _MAJOR:
             critical = value if critical is None else min(critical, value)
         elif severity == _MINOR:

@@ -26,7 +26,7 @@ from detectors.detector import (
 from detectors.expected import ExpectedPort
 from detectors.faults import Observation
 from detectors.switch import sonic_outputs, sonic_settings
-from detectors.switch.sonic_outputs import Database, field, gbps
+from detectors.switch.sonic_outputs import Database, get_field, parse_gbps
 
 CONFIG, CAUSE, WATCHDOG, STATUS = "config-db", "reboot-cause", "pfcwd", "interfaces-status"
 FEC, AUTONEG, COUNTERS, SUPPLIES, EEPROM, ECN = "fec", "autoneg", "counters", "psu", "eeprom", "ecn"
@@ -91,7 +91,9 @@ class SonicDetector(NothingToCompare):
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         outputs = reading.outputs
-        database = sonic_outputs.database(outputs[CONFIG].stdout) if CONFIG in outputs else None
+        database = (
+            sonic_outputs.parse_database(outputs[CONFIG].stdout) if CONFIG in outputs else None
+        )
         complaint = _find_complaint(reading, database)
         yield reading.silent(complaint) if complaint else reading.answered()
         if database:
@@ -157,11 +159,11 @@ def _set_ports(database: Database) -> dict[str, dict[str, Any]]:
     for name, row in rows.items():
         if not name.startswith("Ethernet"):
             continue
-        values: dict[str, Any] = {"speed_gbps": gbps(field(row, "speed"))}
-        values["mtu"] = field(row, "mtu")
-        values["fec"] = field(row, "fec").lower()
-        values["autoneg"] = autoneg_words.get(field(row, "autoneg").lower(), "")
-        values["admin"] = field(row, "admin_status").lower()
+        values: dict[str, Any] = {"speed_gbps": parse_gbps(get_field(row, "speed"))}
+        values["mtu"] = get_field(row, "mtu")
+        values["fec"] = get_field(row, "fec").lower()
+        values["autoneg"] = autoneg_words.get(get_field(row, "autoneg").lower(), "")
+        values["admin"] = get_field(row, "admin_status").lower()
         found[name] = values
     return found
 
@@ -210,7 +212,7 @@ def _observe_status(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show interfaces status`, where the database could not be read or only this was handed in."""
     ports: dict[str, dict[str, Any]] = {}
     for row in _list_ethernet_rows(output):
-        values: dict[str, Any] = {"speed_gbps": gbps(row.get("speed", ""))}
+        values: dict[str, Any] = {"speed_gbps": parse_gbps(row.get("speed", ""))}
         values["mtu"] = row.get("mtu", "")
         values["fec"] = row.get("fec", "").lower()
         values["admin"] = row.get("admin", "").lower()
@@ -219,7 +221,7 @@ def _observe_status(reading: Reading, output: Output) -> Iterator[Observation]:
 
 
 def _list_ethernet_rows(output: Output) -> Iterator[dict[str, str]]:
-    for row in sonic_outputs.table(output.text):
+    for row in sonic_outputs.parse_table(output.text):
         if row.get("interface", "").startswith("Ethernet"):
             yield row
 
@@ -253,7 +255,7 @@ def _observe_watchdog(reading: Reading, output: Output) -> Iterator[Observation]
     """`show pfcwd stats`: a queue is operational or stormed. A port is well when none of its queues
     is stormed."""
     stormed: dict[str, list[str]] = {}
-    for row in sonic_outputs.table(output.text):
+    for row in sonic_outputs.parse_table(output.text):
         port, _, queue = row.get("queue", "").partition(":")
         if not port.startswith("Ethernet"):
             continue
@@ -271,7 +273,7 @@ def _observe_watchdog(reading: Reading, output: Output) -> Iterator[Observation]
 
 def _observe_counters(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show interfaces counters`: a port that has received packets and is down now had a link."""
-    for row in sonic_outputs.table(output.text):
+    for row in sonic_outputs.parse_table(output.text):
         port = row.get("iface", "")
         state = row.get("state", "")
         if not port.startswith("Ethernet") or state not in ("U", "D", "X"):
@@ -289,7 +291,7 @@ def _observe_counters(reading: Reading, output: Output) -> Iterator[Observation]
 
 def _observe_supplies(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show platform psustatus`. A supply that is not there may never have been."""
-    for row in sonic_outputs.table(output.text):
+    for row in sonic_outputs.parse_table(output.text):
         status = row.get("status", "")
         if row.get("psu") and status in ("OK", "WARNING", "NOT OK"):
             text = f"{row['psu']} says {status}"

@@ -24,7 +24,7 @@ _MOST_ROWS = 20_000
 _NO_VALUE = frozenset({"", "N/A", "n/a", "-"})
 
 
-def table(text: str) -> Iterator[dict[str, str]]:
+def parse_table(text: str) -> Iterator[dict[str, str]]:
     """Rows of a table whose columns are told by a line of dashes below the heads; heads in lower
     case.
 
@@ -59,7 +59,7 @@ def _split_cells(line: str, spans: list[tuple[int, int]]) -> list[str]:
     return [line[start:end].strip() for start, end in zip(starts, ends)]
 
 
-def database(stdout: bytes) -> Optional[dict[str, dict[str, dict[str, Any]]]]:
+def parse_database(stdout: bytes) -> Optional[dict[str, dict[str, dict[str, Any]]]]:
     """The JSON object in an output, whatever is printed before it; None where there is none."""
     text = stdout.decode("utf-8", "replace")
     start = text.find("{")
@@ -89,7 +89,7 @@ def _group_by_table(whole: Mapping[str, Any]) -> dict[str, dict[str, dict[str, A
     return found
 
 
-def field(row: Mapping[str, Any], name: str) -> str:
+def get_field(row: Mapping[str, Any], name: str) -> str:
     """One field as text: lists joined by commas, references without their brackets and table, N/A
     as empty."""
     value = row.get(name, row.get(f"{name}@", ""))
@@ -101,7 +101,7 @@ def field(row: Mapping[str, Any], name: str) -> str:
     return "" if text in _NO_VALUE else text
 
 
-def gbps(text: str) -> Optional[float]:
+def parse_gbps(text: str) -> Optional[float]:
     """`400G`, `1000M`, or Mbit/s as the databases hold them (`400000`)."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([GM]?)", text.strip())
     if found is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
-from detectors.switch.sonic_outputs import Database, field
+from detectors.switch.sonic_outputs import Database, get_field
 
 NONE = "none"
 """What is declared is not set at all."""
@@ -84,8 +84,8 @@ def _find_profiles_in_use(
     """Names of the profiles that a table gives to any of the priorities on any port."""
     used = set()
     for key, row in database.get(table, {}).items():
-        if _parse_span(key.rpartition("|")[2]) & priorities and field(row, member):
-            used.add(field(row, member))
+        if _parse_span(key.rpartition("|")[2]) & priorities and get_field(row, member):
+            used.add(get_field(row, member))
     return used - {"NULL", "null"}
 
 
@@ -98,8 +98,8 @@ def _make_wred_reader(member: str) -> Callable[[Database, Mapping[str, str]], st
             if used
             else list(profiles.values())
         )
-        marking = [row for row in rows if field(row, "ecn") not in ("", "ecn_none")]
-        return _join(field(row, member) for row in marking)
+        marking = [row for row in rows if get_field(row, "ecn") not in ("", "ecn_none")]
+        return _join(get_field(row, member) for row in marking)
 
     return read
 
@@ -112,19 +112,21 @@ def _find_lossless_profiles(
     profiles = database.get("BUFFER_PROFILE", {})
     used = _find_profiles_in_use(database, "BUFFER_PG", "profile", _get_priorities(declared))
     rows = [row for name, row in profiles.items() if name in used]
-    return rows or [row for row in profiles.values() if field(row, "xoff")]
+    return rows or [row for row in profiles.values() if get_field(row, "xoff")]
 
 
 def _make_profile_reader(member: str) -> Callable[[Database, Mapping[str, str]], str]:
     return lambda database, declared: _join(
-        field(row, member) for row in _find_lossless_profiles(database, declared)
+        get_field(row, member) for row in _find_lossless_profiles(database, declared)
     )
 
 
 def _read_alpha(database: Database, declared: Mapping[str, str]) -> str:
     """A dynamic threshold n lets a group take 2^n times what is free
     (SAI_BUFFER_PROFILE_ATTR_SHARED_DYNAMIC_TH)."""
-    exponents = [field(row, "dynamic_th") for row in _find_lossless_profiles(database, declared)]
+    exponents = [
+        get_field(row, "dynamic_th") for row in _find_lossless_profiles(database, declared)
+    ]
     whole = [int(text) for text in exponents if text.lstrip("-").isdigit() and abs(int(text)) <= 16]
     return _join(str(2.0**exponent) for exponent in whole)
 
@@ -132,15 +134,15 @@ def _read_alpha(database: Database, declared: Mapping[str, str]) -> str:
 def _read_headroom(database: Database, declared: Mapping[str, str]) -> str:
     """The shared headroom of the pool that lossless traffic uses (BUFFER_POOL, xoff)."""
     pools = database.get("BUFFER_POOL", {})
-    used = {field(row, "pool") for row in _find_lossless_profiles(database, declared)}
-    return _join(field(row, "xoff") for name, row in pools.items() if not used or name in used)
+    used = {get_field(row, "pool") for row in _find_lossless_profiles(database, declared)}
+    return _join(get_field(row, "xoff") for name, row in pools.items() if not used or name in used)
 
 
 def _read_pfc_priority(database: Database, declared: Mapping[str, str]) -> str:
     ports = {
         name: row for name, row in database.get("PORT_QOS_MAP", {}).items() if name != "global"
     }
-    enabled = {field(row, "pfc_enable") for row in ports.values()} - {""}
+    enabled = {get_field(row, "pfc_enable") for row in ports.values()} - {""}
     shown = {_join_sorted(priorities.split(",")) for priorities in enabled}
     return "/".join(sorted(shown)[:_MOST_SHOWN]) or NONE
 
@@ -164,10 +166,10 @@ def _read_dscp_map(database: Database, declared: Mapping[str, str]) -> str:
     asked = _parse_map(declared.get("dscp_map", ""))
     maps = database.get("DSCP_TO_TC_MAP", {})
     ports = database.get("PORT_QOS_MAP", {}).values()
-    used = {field(row, "dscp_to_tc_map") for row in ports}.intersection(maps)
+    used = {get_field(row, "dscp_to_tc_map") for row in ports}.intersection(maps)
     shown: set[str] = set()
     for name in used or maps:
-        queues = {code: field(maps[name], code) or NONE for code in asked}
+        queues = {code: get_field(maps[name], code) or NONE for code in asked}
         shown.add(_format_pairs(queues))
     return "/".join(sorted(shown)[:_MOST_SHOWN]) or NONE
 
@@ -187,19 +189,21 @@ def _load_balancing(database: Database, declared: Mapping[str, str]) -> str:
 
 
 def _get_assign_mode(row: Mapping[str, Any]) -> str:
-    mode = (field(row, "assign_mode") or field(row, "mode")).lower()
+    mode = (get_field(row, "assign_mode") or get_field(row, "mode")).lower()
     return next((word for word in ("flowlet", "packet", "fixed") if word in mode), mode)
 
 
 def _read_evpn(database: Database, declared: Mapping[str, str]) -> str:
     """A network virtualisation overlay whose source is a tunnel that exists and has an address."""
     tunnels = database.get("VXLAN_TUNNEL", {})
-    sources = [field(row, "source_vtep") for row in database.get("VXLAN_EVPN_NVO", {}).values()]
-    return "yes" if any(field(tunnels.get(name, {}), "src_ip") for name in sources) else "no"
+    sources = [get_field(row, "source_vtep") for row in database.get("VXLAN_EVPN_NVO", {}).values()]
+    return "yes" if any(get_field(tunnels.get(name, {}), "src_ip") for name in sources) else "no"
 
 
 def _read_vnis(database: Database, declared: Mapping[str, str]) -> str:
-    return _join_sorted(field(row, "vni") for row in database.get("VXLAN_TUNNEL_MAP", {}).values())
+    return _join_sorted(
+        get_field(row, "vni") for row in database.get("VXLAN_TUNNEL_MAP", {}).values()
+    )
 
 
 _Reader = Callable[[Database, Mapping[str, str]], str]

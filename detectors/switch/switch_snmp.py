@@ -82,7 +82,7 @@ class SwitchSnmpDetector(NothingToCompare):
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         tables = Tables(_get_values(reading))
-        if not tables.column(switch_tables.IF_OPER):
+        if not tables.get_column(switch_tables.IF_OPER):
             yield reading.silent(
                 f"the agent of {reading.target.name} shows no interfaces (ifOperStatus): check that"
                 " the view of the community or user includes 1.3.6.1.2.1.2 and 1.3.6.1.2.1.31"
@@ -92,9 +92,9 @@ class SwitchSnmpDetector(NothingToCompare):
         yield from _observe_system(reading, tables)
         learned = forwarding.count_learned(tables)
         yield from ports.observe(reading, tables, learned)
-        if tables.column(switch_tables.IF_OPER):
-            yield from forwarding.fdb(reading, learned)
-        yield from forwarding.bgp(reading, tables)
+        if tables.get_column(switch_tables.IF_OPER):
+            yield from forwarding.observe_fdb_size(reading, learned)
+        yield from forwarding.observe_bgp_sessions(reading, tables)
         yield from environment.load(reading, tables)
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
@@ -104,11 +104,11 @@ class SwitchSnmpDetector(NothingToCompare):
             seen.metric == "switch.restarted" and seen.value is True for seen in restarts
         )
         is_booting = any(_is_booting(seen) for seen in now)
-        yield from ports.states(now, before, is_booting=is_booting)
-        rates = list(ports.rates(now, before, is_restarted=is_restarted))
+        yield from ports.compare_port_states(now, before, is_booting=is_booting)
+        rates = list(ports.compute_rates(now, before, is_restarted=is_restarted))
         yield from rates
         yield from forwarding.observe_forgetting([*now, *rates], before, is_booting=is_booting)
-        yield from forwarding.sessions(now, before, is_booting=is_booting)
+        yield from forwarding.compare_bgp_sessions(now, before, is_booting=is_booting)
 
 
 class SwitchSensorsDetector(NothingToCompare):
@@ -163,7 +163,7 @@ class SwitchSensorsDetector(NothingToCompare):
             *switch_tables.ENTITIES,
             switch_tables.STORAGE_USED,
         )
-        if not any(tables.column(column) for column in watched):
+        if not any(tables.get_column(column) for column in watched):
             yield reading.silent(
                 f"the agent of {reading.target.name} shows none of its parts (ENTITY-MIB,"
                 " ENTITY-SENSOR-MIB): check that the view of the community or user includes"
@@ -172,8 +172,8 @@ class SwitchSensorsDetector(NothingToCompare):
         else:
             yield reading.answered()
         yield from environment.observe(reading, tables)
-        yield from environment.storage(reading, tables)
-        yield from forwarding.neighbours(reading, tables)
+        yield from environment.observe_storage(reading, tables)
+        yield from forwarding.observe_neighbours(reading, tables)
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         yield from cable_ends.light(now)
@@ -182,15 +182,15 @@ class SwitchSensorsDetector(NothingToCompare):
 def _get_values(reading: Reading) -> Mapping[str, SnmpValue]:
     """Those of the poll, or of the text of a walk that somebody handed in."""
     told = reading.outputs.get(_WALK)
-    return reading.values if told is None else walk_text.values(told.stdout)
+    return reading.values if told is None else walk_text.parse_walk(told.stdout)
 
 
 def _observe_system(reading: Reading, tables: Tables) -> Iterator[Observation]:
-    described = tables.scalar_text(switch_tables.SYS_DESCR)
+    described = tables.get_scalar_text(switch_tables.SYS_DESCR)
     if described:
         yield reading.saw("switch.software", described)
-    agent = tables.scalar(switch_tables.SYS_UPTIME)
-    machine = tables.scalar(switch_tables.HR_UPTIME)
+    agent = tables.get_scalar(switch_tables.SYS_UPTIME)
+    machine = tables.get_scalar(switch_tables.HR_UPTIME)
     if agent is not None or machine is not None:
         uptimes = [
             None if ticks is None else ticks / switch_tables.TICKS_PER_SECOND
@@ -222,7 +222,7 @@ def _observe_restarts(now: Sequence[Observation], before: Samples) -> Iterator[O
         machine = _has_restarted(seen.value[0], last.value[0], passed_s)
         agent = _has_restarted(seen.value[1], last.value[1], passed_s)
         if machine is None:
-            machine = bool(agent) and ports.fallen_share(now, before) > _MOST
+            machine = bool(agent) and ports.compute_fallen_share(now, before) > _MOST
         up_s = seen.value[0] if seen.value[0] is not None else seen.value[1]
         if machine:
             text = f"the switch started anew {timedelta(seconds=int(up_s or 0))} ago"

@@ -147,14 +147,14 @@ class Tables:
                 if rows is not None and value is not None:
                     rows[".".join(parts[length:])] = value
 
-    def column(self, oid: str) -> Mapping[str, SnmpValue]:
+    def get_column(self, oid: str) -> Mapping[str, SnmpValue]:
         return self._columns.get(oid, {})
 
-    def number(self, column: str, row: str) -> int | None:
+    def get_number(self, column: str, row: str) -> int | None:
         value = self._columns[column].get(row)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def text(self, column: str, row: str) -> str:
+    def get_text(self, column: str, row: str) -> str:
         """Empty where there is none."""
         return format_value(self._columns[column].get(row))
 
@@ -162,14 +162,14 @@ class Tables:
     def is_booting(self) -> bool:
         """Whether the machine, not its agent alone, came up so lately that its ports and sessions
         may not be there."""
-        ticks = self.scalar(HR_UPTIME)
+        ticks = self.get_scalar(HR_UPTIME)
         return ticks is not None and ticks < BOOT_TAKES_S * TICKS_PER_SECOND
 
-    def scalar(self, oid: str) -> int | None:
+    def get_scalar(self, oid: str) -> int | None:
         value = self._scalars.get(oid)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def scalar_text(self, oid: str) -> str:
+    def get_scalar_text(self, oid: str) -> str:
         return format_value(self._scalars.get(oid))
 
 

@@ -48,7 +48,7 @@ class SnmptrapDetector(NothingToCompare):
         notifications = [
             notification
             for output in reading.outputs.values()
-            for notification in traps.from_text(output.stdout.decode("utf-8", "replace"))
+            for notification in traps.parse_text(output.stdout.decode("utf-8", "replace"))
         ]
         yield (
             reading.answered()
@@ -56,4 +56,4 @@ class SnmptrapDetector(NothingToCompare):
             else reading.silent("no notification in this text: it needs an snmpTrapOID")
         )
         for notification in notifications:
-            yield from traps.observations(reading, notification)
+            yield from traps.observe_trap(reading, notification)

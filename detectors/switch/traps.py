@@ -106,7 +106,7 @@ class TrapNotification:
         return f"{self.name}: {values}"[:400]
 
 
-def from_oids(pairs: Sequence[tuple[str, object]]) -> Optional[TrapNotification]:
+def parse_oids(pairs: Sequence[tuple[str, object]]) -> Optional[TrapNotification]:
     """Of a decoded v2 notification (dotted OIDs); None where it does not say which it is."""
     name = ""
     bound: list[Bound] = []
@@ -145,7 +145,7 @@ _VALUE_LINE = re.compile(
 )
 
 
-def from_text(text: str) -> Iterator[TrapNotification]:
+def parse_text(text: str) -> Iterator[TrapNotification]:
     """What snmptrapd hands to a program or writes to its log: names or OIDs with their values, a
     line each."""
     name = ""
@@ -176,7 +176,7 @@ def _parse_text_value(oid: str, value: str) -> Bound:
     return Bound(name, index, value)
 
 
-def unknown_port(index: str) -> str:
+def find_no_port_name(index: str) -> str:
     return ""
 
 
@@ -191,8 +191,8 @@ class _Seen:
     qualifier: str = ""
 
 
-def observations(
-    reading: Reading, trap: TrapNotification, port_name: PortName = unknown_port
+def observe_trap(
+    reading: Reading, trap: TrapNotification, port_name: PortName = find_no_port_name
 ) -> Iterator[Observation]:
     """Facts of the rules' metrics; nothing for a notification that is not known."""
     read = _READERS.get(trap.name, _read_sensor)

@@ -14,7 +14,7 @@ _NUMBERS = frozenset({"INTEGER", "Counter32", "Counter64", "Gauge32", "Timeticks
 _MISSING = ("No Such Object", "No Such Instance", "No more variables")
 
 
-def values(text: bytes) -> dict[str, SnmpValue]:
+def parse_walk(text: bytes) -> dict[str, SnmpValue]:
     """By OID without its leading dot. A text that goes on over several lines keeps its first; other
     lines are none."""
     found: dict[str, SnmpValue] = {}

@@ -44,7 +44,7 @@ class WordForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.incident = incident
 
-    def changes(self) -> dict[str, Any]:
+    def get_changes(self) -> dict[str, Any]:
         """What the action sets besides the state, as `incidents.services.act` takes it."""
         return {}
 
@@ -97,7 +97,7 @@ class ResolveForm(WordForm):
             f"Time zone {timezone.get_current_timezone_name()}."
         )
 
-    def changes(self) -> dict[str, Any]:
+    def get_changes(self) -> dict[str, Any]:
         changes = {"recovery": self.cleaned_data["recovery"]}
         if self.cleaned_data["back_since"]:
             changes["restored_at"] = self.cleaned_data["back_since"]
@@ -122,7 +122,7 @@ class DuplicateForm(OptionalWordForm):
             )
         return other
 
-    def changes(self) -> dict[str, Any]:
+    def get_changes(self) -> dict[str, Any]:
         return {"duplicate_of": self.cleaned_data["original"]}
 
 

@@ -128,7 +128,7 @@ class WindowForm(ChangeForm):
                 self.add_error("where", str(error))
         return values
 
-    def draft(self, now: datetime) -> Draft:
+    def build_draft(self, now: datetime) -> Draft:
         values = self.cleaned_data
         where = values["where"].strip()
         kind = WindowKind(values["kind"])

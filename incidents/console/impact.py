@@ -13,7 +13,7 @@ from incidents.impact import impact
 from incidents.models import Incident
 
 
-def told_view(request: HttpRequest, object_id: int) -> HttpResponse:
+def mark_told_view(request: HttpRequest, object_id: int) -> HttpResponse:
     if not request.user.has_perm("incidents.act_on_incident"):
         raise PermissionDenied
     if not Incident.objects.filter(pk=object_id).exists():

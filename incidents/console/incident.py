@@ -35,7 +35,7 @@ from incidents import services
 from incidents.checks import unread_lines
 from incidents.console.forms import ACTS, IncidentAction, WordForm, list_acts
 from incidents.console.forms_edit import MOVES, EditAction, list_moves
-from incidents.console.impact import told_view
+from incidents.console.impact import mark_told_view
 from incidents.console.keyset import BeforeFilter
 from incidents.console.pages import ReadOnlyAdmin
 from incidents.console.silences import KeptFilter
@@ -226,7 +226,7 @@ class IncidentAdmin(ReadOnlyAdmin):
 
     def get_page_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_POST(self.act_view))
-        told = self.admin_site.admin_view(require_POST(told_view))
+        told = self.admin_site.admin_view(require_POST(mark_told_view))
         return [
             path("<int:object_id>/act/", view, name="incidents_incident_act"),
             path("<int:object_id>/told/", told, name="incidents_incident_told"),
@@ -361,7 +361,7 @@ def carry_out(
     note = form.cleaned_data["note"]
     now = timezone.now()
     outcome = services.act(
-        incident.pk, act.trigger, actor=actor, note=note, now=now, **form.changes()
+        incident.pk, act.trigger, actor=actor, note=note, now=now, **form.get_changes()
     )
     if isinstance(outcome, services.Refused):
         return outcome

@@ -52,7 +52,7 @@ class BeforeFilter(admin.SimpleListFilter):
         number = self.value() or ""
         if not number.isdecimal():
             return queryset
-        return queryset.filter(self.following(int(number)))
+        return queryset.filter(self.build_following_filter(int(number)))
 
-    def following(self, number: int) -> Q:
+    def build_following_filter(self, number: int) -> Q:
         return Q(pk__lt=number)

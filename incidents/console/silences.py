@@ -270,7 +270,7 @@ def _get_initial_values(request: HttpRequest) -> dict[str, str]:
 def _plan_or_preview(request: HttpRequest, form: WindowForm) -> PlannedWindow | Preview | None:
     """None: refused, and the form says why. A preview where that was asked for."""
     now = timezone.now()
-    draft = form.draft(now)
+    draft = form.build_draft(now)
     if "preview" in request.POST:
         problems = planning.list_refusals(draft, now)
         form.refuse(tuple(problems))

@@ -42,12 +42,12 @@ class ConsoleNotifier:
         return timedelta(0)
 
     def post(self, message: Message) -> Posted:
-        self._say_so_once()
+        self._warn_once()
         _log.info("%s", format_line(message.content))
         return Delivered(ts=f"{message.key.incident}.{message.key.sequence}.{next(self._ids)}")
 
     def update(self, message: Message, ts: str) -> Posted:
-        self._say_so_once()
+        self._warn_once()
         _log.info("%s", format_line(message.content))
         return Delivered(ts=ts)
 
@@ -55,7 +55,7 @@ class ConsoleNotifier:
         """A log cannot be asked; a line twice is better than none."""
         return NotFound()
 
-    def _say_so_once(self) -> None:
+    def _warn_once(self) -> None:
         if not self._has_said_so:
             self._has_said_so = True
             _log.warning(self._notice)

@@ -115,7 +115,7 @@ def _parse_gpus(target: Target, outputs: Mapping[str, Output]) -> tuple[GpuPlace
     for card in cards:
         if card.pci:
             index = known[card.pci] if card.pci in known else next(free)
-            places.append(GpuPlace(index, card.pci, card.text("uuid"), card.text("serial")))
+            places.append(GpuPlace(index, card.pci, card.get_text("uuid"), card.get_text("serial")))
     return tuple(places)
 
 
@@ -267,21 +267,21 @@ def parse_switch_neighbours(
     on the front.
     """
     tables = switch_tables.Tables(values, (*switch_tables.NEIGHBOURS, *switch_tables.NAMES))
-    named = switch_ports.names(tables, target.expected)
+    named = switch_ports.list_port_names(tables, target.expected)
     by_text = {}
     for column in switch_tables.NAMES[:2]:
         for index in named:
-            by_text[tables.text(column, index)] = index
+            by_text[tables.get_text(column, index)] = index
     neighbours: dict[str, Neighbour] = {}
-    for row in tables.column(switch_tables.LLDP_REMOTE_NAME):
+    for row in tables.get_column(switch_tables.LLDP_REMOTE_NAME):
         parts = row.split(".")
-        machine = tables.text(switch_tables.LLDP_REMOTE_NAME, row)
+        machine = tables.get_text(switch_tables.LLDP_REMOTE_NAME, row)
         if len(parts) != 3 or not machine:
             continue
-        own = tables.text(switch_tables.LLDP_LOCAL_PORT, parts[1])
+        own = tables.get_text(switch_tables.LLDP_LOCAL_PORT, parts[1])
         port = named.get(by_text.get(own, parts[1]), own)
-        port_id = _parse_port_id(tables.column(switch_tables.LLDP_REMOTE_PORT).get(row))
-        description = tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row)
+        port_id = _parse_port_id(tables.get_column(switch_tables.LLDP_REMOTE_PORT).get(row))
+        description = tables.get_text(switch_tables.LLDP_REMOTE_PORT_DESCR, row)
         if port:
             neighbours[port] = _parse_neighbour(machine, (port_id, description))
     return neighbours

@@ -54,7 +54,7 @@ class Facts:
     number: str = ""
     is_advance: bool | None = None
 
-    def values(self) -> dict[str, Any]:
+    def build_values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
         if vendor := self.vendor.strip():
             values["vendor"] = vendor[:64]
@@ -142,7 +142,7 @@ def move(
         if isinstance(consequences, Refused):
             return consequences
         values = {
-            **(facts or Facts()).values(),
+            **(facts or Facts()).build_values(),
             **consequences,
             "state": after,
             "since_at": now,
@@ -173,7 +173,7 @@ def describe(
 ) -> CaseMoved | Refused:
     """Adds what became known: the vendor's number, its name, whether the part comes in advance. The
     state stays."""
-    values = facts.values()
+    values = facts.build_values()
     if not values and not note.strip():
         return Refused("Give the case's number, the vendor, or a word.")
     with transaction.atomic():
@@ -231,7 +231,7 @@ def _open_new(
     key: str,
     now: datetime,
 ) -> Opened:
-    case = VendorCase(incident=incident, node=incident.node, key=key, **facts.values())
+    case = VendorCase(incident=incident, node=incident.node, key=key, **facts.build_values())
     case.part = found.part
     case.resource = found.slot
     case.old_serial = found.serial

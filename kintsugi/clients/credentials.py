@@ -167,7 +167,7 @@ class _Table:
             self.complain(key, f"expected {expected}")
             return default
 
-    def secret(self, key: str) -> str:
+    def read_secret(self, key: str) -> str:
         """From `<key>_file` or `<key>_env`; empty where neither is given."""
         self.used |= {key, f"{key}_file", f"{key}_env"}
         if key in self.row:
@@ -237,7 +237,7 @@ def _parse_snmp(table: _Table) -> SnmpCredentials | None:
     for key, (expected, parse, default) in _SNMP_KEYS.items():
         values[key] = table.take(key, expected, parse, default)
     for key in ("community", "auth_key", "priv_key"):
-        values[key] = table.secret(key)
+        values[key] = table.read_secret(key)
     if len(table.problems) > before:
         return None
     try:
@@ -248,9 +248,9 @@ def _parse_snmp(table: _Table) -> SnmpCredentials | None:
 
 
 def _parse_http(table: _Table) -> Bearer | Basic | None:
-    token = table.secret("bearer")
+    token = table.read_secret("bearer")
     user = table.take("user", "a user name", _parse_word, "")
-    password = table.secret("password")
+    password = table.read_secret("password")
     if user and (token or not password):
         table.complain("user", "expected password_file or password_env beside it, and no bearer")
         return None
@@ -268,7 +268,7 @@ def _parse_bmc(table: _Table) -> BmcAccess | None:
     before = len(table.problems)
     kind = table.take("kind", "redfish or ipmi, in quotes", BmcKind)
     user = table.take("user", "a user name", _parse_word, "")
-    password = table.secret("password")
+    password = table.read_secret("password")
     ca_file = table.take("ca_file", "a file that can be read", _parse_readable_path)
     verify = table.take("verify", "true or false", _parse_flag, True)
     system_names = "a system's Id, UUID or Name; {name} is the node's name"

@@ -43,14 +43,14 @@ class ReplayIntake:
         """What is due, as it travels to `ingest`."""
         wire_events = []
         for folded in self._folder.take(_compute_seconds(now)):
-            event = replace(folded.event(now, SOURCE), event_id=event_id(SOURCE, self.events))
+            event = replace(folded.build_event(now, SOURCE), event_id=event_id(SOURCE, self.events))
             wire_events.append(to_wire(event))
             self.events += 1
         return wire_events
 
-    def held_until(self) -> datetime | None:
+    def get_next_due(self) -> datetime | None:
         """When repeats that are held back will be due."""
-        due = self._folder.next_due()
+        due = self._folder.get_next_due()
         return _EPOCH + timedelta(seconds=due) if due is not None else None
 
 

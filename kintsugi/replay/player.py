@@ -177,7 +177,7 @@ class Player:
             self.agenda.add(at, self._flush)
 
     def _flush_held(self) -> None:
-        held_until = self.intake.held_until()
+        held_until = self.intake.get_next_due()
         if held_until is not None:
             self._flush_at(held_until + FLUSH_MARGIN)
 

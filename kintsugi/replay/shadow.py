@@ -103,7 +103,7 @@ class Compared:
             "faults": self.faults,
         }
 
-    def text(self) -> Iterator[str]:
+    def format_lines(self) -> Iterator[str]:
         before = "as the site recorded it" if self.is_recorded else "with the present rules"
         after = "with the present rules" if self.is_recorded else "with the changed rules"
         since, until = self.period
@@ -289,7 +289,7 @@ class _Sweeps:
         self._scheduled |= {ingested_at + _COUNTED, ingested_at + get_join_window() + _COUNTED}
 
     def sweep_until(self, until: datetime) -> None:
-        now = self._next()
+        now = self._get_next_time()
         while now < until:
             self._scheduled = {at for at in self._scheduled if at > now}
             ended = services.conclusions_ended(now)
@@ -297,9 +297,9 @@ class _Sweeps:
                 services.ingest(ended, now=now)
             services.sweep(now=now)
             self._last_at = now
-            now = self._next()
+            now = self._get_next_time()
 
-    def _next(self) -> datetime:
+    def _get_next_time(self) -> datetime:
         """What was due before the last sweep and still is would be swept for ever: it waits
         longer."""
         times = [at for at in self._scheduled if at > self._last_at]

@@ -137,7 +137,7 @@ def read(since: datetime, until: datetime) -> list[ShadowStep]:
     )
     entries = list(rows.order_by("occurred_at", "pk").select_related("incident"))
     site = _Site(entries)
-    steps = (site.step(entry) for entry in entries)
+    steps = (site.build_step(entry) for entry in entries)
     return [step for step in steps if step is not None]
 
 
@@ -155,7 +155,7 @@ class _Site:
         for entry in entries:
             if entry.actor != KINTSUGI:
                 self._by_people[entry.kind, entry.actor, entry.occurred_at] = entry
-        self._marks = _read_marks(self._known_faults())
+        self._marks = _read_marks(self._list_known_faults())
 
     def _read_decisions(self) -> None:
         kinds = [Decision.Kind.OPENED, Decision.Kind.REROOTED]
@@ -169,7 +169,7 @@ class _Site:
             if rule == BY_PERSON:
                 self._chosen_roots[incident, actor, at] = fault
 
-    def _known_faults(self) -> set[int]:
+    def _list_known_faults(self) -> set[int]:
         faults = {fault for fault in self._last_roots.values() if fault is not None}
         for roots in self._roots.values():
             faults.update(fault for _, fault in roots)
@@ -177,39 +177,39 @@ class _Site:
             faults.update(moved)
         return faults
 
-    def step(self, entry: TimelineEntry) -> ShadowStep | None:
+    def build_step(self, entry: TimelineEntry) -> ShadowStep | None:
         """None: a play does it by itself, it is told by another entry, or too little is known of
         it."""
-        root = self._root_of(entry.incident_id, entry.occurred_at)
+        root = self._find_root(entry.incident_id, entry.occurred_at)
         is_by_person = entry.actor != KINTSUGI
         if root is None or entry.kind in (_MERGED, _OPENED):
             return None
         if not is_by_person and entry.kind not in _TRIGGERS:
             return None
         if entry.kind == Trigger.MARK_DUPLICATE.value:
-            return self._duplicate(entry, root) if is_by_person else None
+            return self._build_duplicate_step(entry, root) if is_by_person else None
         if entry.kind == _SPLIT:
-            return self._split(entry, root)
+            return self._build_split_step(entry, root)
         if entry.kind == _REROOTED:
-            return self._reroot(entry, root)
+            return self._build_reroot_step(entry, root)
         return _make_step(entry, root)
 
-    def _duplicate(self, entry: TimelineEntry, root: FaultMark) -> ShadowStep | None:
+    def _build_duplicate_step(self, entry: TimelineEntry, root: FaultMark) -> ShadowStep | None:
         """Merged by a person, which the other incident tells, or marked as one that repeats it."""
         merge = self._by_people.get((_MERGED, entry.actor, entry.occurred_at))
         target = merge.incident_id if merge is not None else entry.incident.duplicate_of_id
-        into = self._root_of(target, entry.occurred_at) if target is not None else None
+        into = self._find_root(target, entry.occurred_at) if target is not None else None
         if into is None:
             return None
         kind = _MERGED if merge is not None else entry.kind
         return replace(_make_step(entry, root), kind=kind, into=into, other=target)
 
-    def _split(self, entry: TimelineEntry, root: FaultMark) -> ShadowStep | None:
+    def _build_split_step(self, entry: TimelineEntry, root: FaultMark) -> ShadowStep | None:
         """Of what it takes out, the root of the new incident comes first."""
         opening = self._by_people.get((_OPENED, entry.actor, entry.occurred_at))
         if opening is None:
             return None
-        new_root = self._root_of(opening.incident_id, entry.occurred_at)
+        new_root = self._find_root(opening.incident_id, entry.occurred_at)
         moved = self._moved.get((entry.incident_id, entry.actor), ())
         marks = [self._marks[fault] for fault in moved if fault in self._marks]
         if new_root is None or new_root not in marks:
@@ -217,15 +217,17 @@ class _Site:
         others = [mark for mark in marks if mark != new_root]
         return replace(_make_step(entry, root), chosen=(new_root, *others))
 
-    def _reroot(self, entry: TimelineEntry, root: FaultMark) -> ShadowStep | None:
+    def _build_reroot_step(self, entry: TimelineEntry, root: FaultMark) -> ShadowStep | None:
         fault = self._chosen_roots.get((entry.incident_id, entry.actor, entry.occurred_at))
         new_root = self._marks.get(fault) if fault is not None else None
         if new_root is None:
             return None
-        old_root = self._root_of(entry.incident_id, entry.occurred_at, is_before=True)
+        old_root = self._find_root(entry.incident_id, entry.occurred_at, is_before=True)
         return replace(_make_step(entry, old_root or root), chosen=(new_root,))
 
-    def _root_of(self, incident: int, at: datetime, *, is_before: bool = False) -> FaultMark | None:
+    def _find_root(
+        self, incident: int, at: datetime, *, is_before: bool = False
+    ) -> FaultMark | None:
         """The root at that time, or, where that is not known, the nearest that is."""
         fault = self._last_roots.get(incident)
         roots = self._roots.get(incident, [])

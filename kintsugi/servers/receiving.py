@@ -66,8 +66,8 @@ def build_receiver() -> Receiver:
     inbox = DatabaseInbox()
     zones = _load_zones()
     return Receiver(
-        matcher=readers.matcher,
-        unread_reader=readers.unread_reader,
+        matcher=readers.get_matcher,
+        unread_reader=readers.make_unread_reader,
         spool=spool,
         inbox=inbox,
         senders=senders,
@@ -92,14 +92,14 @@ class _Readers:
         self._catalog: catalog.Catalog | None = None
         self._matcher: Matcher | None = None
 
-    def matcher(self) -> Matcher:
+    def get_matcher(self) -> Matcher:
         current = catalog.load()
         if self._matcher is None or current is not self._catalog:
             self._catalog, self._matcher = current, Matcher(current)
         return self._matcher
 
-    def unread_reader(self) -> UnreadReader:
-        return UnreadReader(self.matcher())
+    def make_unread_reader(self) -> UnreadReader:
+        return UnreadReader(self.get_matcher())
 
 
 def make_receiver_part(receiver: Receiver) -> ProcessPart:
@@ -181,7 +181,7 @@ class DatabaseInbox:
     def read_backlog(self) -> Backlog:
         return self._ask(lambda: inbox.read_backlog(clock.now()))
 
-    def ring(self) -> None:
+    def wake_worker(self) -> None:
         try:
             tasks.ingest.apply_async(retry=False)
         except (OperationalError, OSError) as error:

@@ -59,12 +59,12 @@ class Cursor(base.SQLiteCursorWrapper):
     """Takes a turn for a write outside of a transaction."""
 
     def execute(self, query: str, params: Any = None) -> Any:
-        return self._in_turn(query, lambda: super(Cursor, self).execute(query, params))
+        return self._run_in_turn(query, lambda: super(Cursor, self).execute(query, params))
 
     def executemany(self, query: str, param_list: Any) -> Any:
-        return self._in_turn(query, lambda: super(Cursor, self).executemany(query, param_list))
+        return self._run_in_turn(query, lambda: super(Cursor, self).executemany(query, param_list))
 
-    def _in_turn(self, query: str, run: Callable[[], Any]) -> Any:
+    def _run_in_turn(self, query: str, run: Callable[[], Any]) -> Any:
         if self.connection.in_transaction or not query.lstrip().upper().startswith(_WRITES):
             return run()
         with _hold_turn():

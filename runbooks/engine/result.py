@@ -168,19 +168,21 @@ def store_result(
     elif isinstance(result, HandedOver):
         _hand_over(turn, result)
     elif isinstance(result, Back):
-        _go_back(turn, result)
+        _return_to_previous_step(turn, result)
     else:
-        _go_on(turn, result, is_last=is_last, outcome=outcome)
+        _advance_to_next_step(turn, result, is_last=is_last, outcome=outcome)
 
 
-def _go_back(turn: RunTurn, back: Back) -> None:
+def _return_to_previous_step(turn: RunTurn, back: Back) -> None:
     with transaction.atomic():
         turn.note_outcome(StepRun.Outcome.FAILED, back.text)
         _record(turn, "run_note", back.text)
         lease.release(turn.run, wake_at=turn.now, step=turn.run.step - 1, waiting_for="")
 
 
-def _go_on(turn: RunTurn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -> None:
+def _advance_to_next_step(
+    turn: RunTurn, done: Done, *, is_last: bool, outcome: StepRun.Outcome
+) -> None:
     run, step, now = turn.run, turn.step, turn.now
     with transaction.atomic():
         _audit(turn, audit.Phase.DONE, done.text)

@@ -111,7 +111,7 @@ def resume_node(ctx: Context) -> None:
     """Gives the node back as this turn saw it."""
     overwritten.note_resume(ctx.facts, ctx.now)
     ctx.world.slurm_writer.resume(ctx.node, as_seen=ctx.state)
-    exclusions.admit_again(ctx)
+    exclusions.admit_requeued_jobs(ctx)
 
 
 def store_written(facts: dict[str, Any], state: NodeState) -> None:

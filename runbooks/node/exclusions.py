@@ -28,7 +28,7 @@ def requeue_elsewhere(ctx: Context, job: SlurmJob) -> None:
         ctx.facts[EXCLUDED] = [*ctx.facts.get(EXCLUDED, []), job.job_id]
 
 
-def admit_again(ctx: Context) -> None:
+def admit_requeued_jobs(ctx: Context) -> None:
     """As the node is given back. What does not answer now keeps nothing from being given back."""
     for job_id in ctx.facts.get(EXCLUDED, []):
         try:

@@ -73,14 +73,14 @@ def step_outcome(value: str) -> SafeString:
 
 
 @register.simple_tag
-def question_of(run: Run) -> Question | None:
+def get_run_question(run: Run) -> Question | None:
     return questions.get_open_question(run.pk) if run.state in UNFINISHED else None
 
 
 @register.simple_tag
 def can_do(run: Run) -> str | SafeString:
     """What a person can do now, in a sentence."""
-    if run.state in UNFINISHED and question_of(run) is not None:
+    if run.state in UNFINISHED and get_run_question(run) is not None:
         return "Answer the question below."
     if run.state in UNFINISHED:
         is_asked = (
@@ -109,7 +109,7 @@ def waits_for(run: Run) -> str:
 
 
 @register.simple_tag
-def would_do(approval: Approval) -> str:
+def describe_request(approval: Approval) -> str:
     """What leave is asked for: all that the run does, or one step of it."""
     run = approval.run
     if approvals.is_for_the_whole_run(approval):
@@ -118,7 +118,7 @@ def would_do(approval: Approval) -> str:
 
 
 @register.filter
-def standing_fault(text: str) -> str | SafeString:
+def format_active_fault(text: str) -> str | SafeString:
     """`gpu.xid.79 on node/gn042/gpu/0000:19:00.0`, as an approval keeps it, with its page and by
     its people's name."""
     name, _, path = text.partition(" on ")
@@ -126,7 +126,7 @@ def standing_fault(text: str) -> str | SafeString:
 
 
 @register.filter
-def remembered(run: Run) -> list[tuple[str, Any]]:
+def list_run_facts(run: Run) -> list[tuple[str, Any]]:
     """What steps keep for each other, as far as it tells people something: times as times, no keys
     of single steps."""
     shown_elsewhere = ("why", "resource", lease.SAID_AT)
@@ -139,13 +139,13 @@ def remembered(run: Run) -> list[tuple[str, Any]]:
 
 
 @register.filter
-def ways(question: Question) -> tuple[str, ...]:
+def list_answers(question: Question) -> tuple[str, ...]:
     """The words that it may be answered with."""
     return answer_words.get_ways(question)
 
 
 @register.filter
-def ahead(run: Run) -> list[str]:
+def list_steps_ahead(run: Run) -> list[str]:
     """The steps that an unfinished run has not come to yet, by name."""
     if run.state not in UNFINISHED:
         return []

@@ -83,7 +83,7 @@ class NoInbox:
     def read_backlog(self) -> Backlog:
         return Backlog(0, 0, timedelta(0))
 
-    def ring(self) -> None:
+    def wake_worker(self) -> None:
         pass
 
 
@@ -214,7 +214,7 @@ def serve(home: Path, lines: int, *, looks_for_unread: bool) -> None:
         time.sleep(0.005)
     receiver.stop()
     thread.join()
-    told = receiver.counters.snapshot() | {
+    told = receiver.counters.copy_counts() | {
         "ended": time.monotonic(),
         "cpu_s": cpu_seconds(resource.RUSAGE_SELF) - cpu,
         "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
@@ -300,7 +300,7 @@ def flood(home: Path, seconds: float) -> None:
     process.wait(30)
     with tempfile.TemporaryDirectory() as _:
         spool = Spool(home / "flood" / "spool")
-        wires = [wire for batch in spool.batches() for wire in batch.wires]
+        wires = [wire for batch in spool.list_batches() for wire in batch.wires]
         spool.close()
     facts = {wire["excerpt"].partition("kernel: ")[2] for wire in wires}
     print(

@@ -115,7 +115,7 @@ class Site:
         events: dict[str, tuple[str, str, int]] = {}
         for copy in self._spools:
             with contextlib.closing(Spool(copy)) as spool:
-                for batch in spool.batches():
+                for batch in spool.list_batches():
                     for wire in batch.wires:
                         events[wire["event_id"]] = (
                             wire["resource"],

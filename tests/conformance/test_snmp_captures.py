@@ -23,7 +23,7 @@ from detectors.detector import Reading, SnmpValue, Target, TargetKind, Transport
 from detectors.expected import Expected
 from detectors.switch import sensors
 from detectors.switch import tables as oids
-from detectors.switch.ports import names
+from detectors.switch.ports import list_port_names
 from detectors.switch.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
 from detectors.switch.tables import Tables
 from detectors.transports.snmp import SnmpLimits, SnmpTransport
@@ -127,17 +127,18 @@ def test_facts_of_the_index_are_reproduced(shared: Path) -> None:
     misses = set()
     for name, values in _walks(shared):
         tables, facts = Tables(values), _facts(_rows(shared)[name])
-        oper = tables.column(oids.IF_OPER)
+        oper = tables.get_column(oids.IF_OPER)
         ours = {
             "ports": len(oper),
             "oper_up": sum(value == 1 for value in oper.values()),
             "oper_notpresent": sum(value == 6 for value in oper.values()),
             "admin_up_oper_down": sum(
-                value == 2 and tables.number(oids.IF_ADMIN, row) == 1 for row, value in oper.items()
+                value == 2 and tables.get_number(oids.IF_ADMIN, row) == 1
+                for row, value in oper.items()
             ),
-            "entity_sensor_values": len(tables.column(oids.SENSOR_VALUE)),
+            "entity_sensor_values": len(tables.get_column(oids.SENSOR_VALUE)),
             "entity_sensor_status_not_ok": sum(
-                value != 1 for value in tables.column(oids.SENSOR_STATUS).values()
+                value != 1 for value in tables.get_column(oids.SENSOR_STATUS).values()
             ),
         }
         misses |= {(name, fact) for fact, value in ours.items() if facts.get(fact) != value}
@@ -155,12 +156,12 @@ def test_ports_are_called_and_stand_as_another_poller_has_them(shared: Path) -> 
     compared = 0
     for name, values, other in _others(shared):
         tables = Tables(values)
-        named = names(tables, Expected())
+        named = list_port_names(tables, Expected())
         for port in _table(other, "ports", "ports"):
             row = str(port["ifIndex"])
-            if row not in tables.column(oids.IF_OPER) or port.get("ifOperStatus") is None:
+            if row not in tables.get_column(oids.IF_OPER) or port.get("ifOperStatus") is None:
                 continue
-            is_up = tables.number(oids.IF_OPER, row) == 1
+            is_up = tables.get_number(oids.IF_OPER, row) == 1
             assert is_up == (port["ifOperStatus"] == "up"), (name, row)
             offered = {str(port.get(key) or "").replace(" ", "") for key in ("ifName", "ifDescr")}
             assert named[row].partition(":" + row)[0] in offered or named[row] in offered, (
@@ -175,7 +176,7 @@ def test_ports_are_called_and_stand_as_another_poller_has_them(shared: Path) -> 
 def test_sensors_read_as_another_poller_reads_them(shared: Path) -> None:
     compared = limits = 0
     for name, values, other in _others(shared):
-        ours = {sensor.row: sensor for sensor in sensors.sensors(Tables(values))}
+        ours = {sensor.row: sensor for sensor in sensors.list_sensors(Tables(values))}
         for sensor in _table(other, "sensors", "sensors"):
             column, _, row = str(sensor["sensor_oid"]).strip(".").rpartition(".")
             known = (oids.SENSOR_VALUE, oids.CISCO_SENSORS[3])

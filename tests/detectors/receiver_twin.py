@@ -56,7 +56,7 @@ class MemoryInbox:
         self._answer()
         return self.backlog
 
-    def ring(self) -> None:
+    def wake_worker(self) -> None:
         self.rung += 1
 
     def _answer(self) -> None:

@@ -129,7 +129,7 @@ _NO_ALARM = re.compile(
 _LEAKS = {"state asserted": 2, "state deasserted": 0}
 
 
-def kind_of(*told: str) -> AlarmKind:
+def classify_sensor(*told: str) -> AlarmKind:
     """By the sensor's type first, then its name, then its unit; HARDWARE for what nothing is known
     of."""
     for words in told:
@@ -139,7 +139,7 @@ def kind_of(*told: str) -> AlarmKind:
     return AlarmKind.HARDWARE
 
 
-def state(words: str, own: AlarmKind) -> Optional[tuple[AlarmKind, int]]:
+def parse_state(words: str, own: AlarmKind) -> Optional[tuple[AlarmKind, int]]:
     """What one state of a part means; None for a state that tells neither good nor bad."""
     if own is AlarmKind.LEAK and words.lower() in _LEAKS:
         return own, _LEAKS[words.lower()]
@@ -151,7 +151,7 @@ def state(words: str, own: AlarmKind) -> Optional[tuple[AlarmKind, int]]:
     return None
 
 
-def alarms(reading: Reading, found: Iterable[Alarm]) -> Iterator[Observation]:
+def observe_worst_alarms(reading: Reading, found: Iterable[Alarm]) -> Iterator[Observation]:
     """The worst of each part by its name: two sensors of one name occur."""
     worst: dict[tuple[AlarmKind, str], Alarm] = {}
     for alarm in found:
@@ -189,7 +189,7 @@ def observe_entries(
     yield reading.saw(CURSOR, "".join(marks[-MOST_ENTRIES:]), resource)
 
 
-def new_entries(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+def observe_new_entries(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
     """What entries that the round before did not see say, the last word on each part. At first
     sight: nothing."""
     last: dict[tuple[str, str], Observation] = {}

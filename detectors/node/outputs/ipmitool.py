@@ -138,10 +138,11 @@ def _parse_entry(line: str) -> Optional[_Entry]:
 def _make_alarm(entry: _Entry) -> Alarm:
     typed = _TYPED.match(entry.sensor)
     kind_word, name = (typed["type"], typed["name"].strip()) if typed else ("", entry.sensor)
-    own = bmc_alarms.kind_of(kind_word, name)
+    own = bmc_alarms.classify_sensor(kind_word, name)
     if own is AlarmKind.TEMPERATURE:
-        own = bmc_alarms.kind_of(name) if bmc_alarms.kind_of(name) is AlarmKind.INLET else own
-    kind, level = bmc_alarms.state(entry.event, own) or (own, -1)
+        by_name = bmc_alarms.classify_sensor(name)
+        own = by_name if by_name is AlarmKind.INLET else own
+    kind, level = bmc_alarms.parse_state(entry.event, own) or (own, -1)
     if entry.direction.lower() == "deasserted":
         level = 0 if level > 0 else -1
     text = f"event log, {entry.date} {entry.time}: {entry.sensor}: {entry.event}"
@@ -153,7 +154,7 @@ def _make_alarm(entry: _Entry) -> Alarm:
 def observe_sensors(reading: Reading, output: Output) -> Iterator[Observation]:
     """Sensors of `sdr list`, `sdr elist`, `sdr -v`, `sensor list`, and of freeipmi with pipes or
     commas."""
-    yield from bmc_alarms.alarms(reading, parse_alarms(_get_text(output)))
+    yield from bmc_alarms.observe_worst_alarms(reading, parse_alarms(_get_text(output)))
 
 
 def parse_alarms(text: str) -> Iterator[Alarm]:
@@ -182,13 +183,13 @@ def _make_sensor_alarms(name: str, kind_word: str, shown: str, status: str) -> I
         return
     measured = _READING.match(shown)
     unit = measured["unit"].strip() if measured else ""
-    own = bmc_alarms.kind_of(kind_word, name, unit)
+    own = bmc_alarms.classify_sensor(kind_word, name, unit)
     text = f"{name}: {shown} ({status})"
     if measured and unit.lower() != "discrete":
         if unit.lower().startswith("degrees"):
             own = (
                 AlarmKind.INLET
-                if bmc_alarms.kind_of(name) is AlarmKind.INLET
+                if bmc_alarms.classify_sensor(name) is AlarmKind.INLET
                 else AlarmKind.TEMPERATURE
             )
         yield Alarm(own, name, level, text)
@@ -199,7 +200,7 @@ def _make_sensor_alarms(name: str, kind_word: str, shown: str, status: str) -> I
 
 
 def _make_state_alarms(name: str, own: AlarmKind, words: list[str], text: str) -> Iterator[Alarm]:
-    states = list(filter(None, (bmc_alarms.state(word, own) for word in words)))
+    states = list(filter(None, (bmc_alarms.parse_state(word, own) for word in words)))
     for kind, level in states:
         yield Alarm(kind, name, level, text)
     if (
@@ -217,7 +218,7 @@ def _parse_verbose(text: str) -> Iterator[Alarm]:
             continue
         name = head["name"]
         kind_word = _BLOCK_TYPE.search(block)
-        own = bmc_alarms.kind_of(name, kind_word["type"] if kind_word else "")
+        own = bmc_alarms.classify_sensor(name, kind_word["type"] if kind_word else "")
         states = _BLOCK_STATES.search(block)
         words = _BRACKETED.findall(states["states"]) if states else []
         yield from _make_state_alarms(name, own, words, f"{name}: {', '.join(words)}")
@@ -239,7 +240,7 @@ def _parse_freeipmi(cells: list[str]) -> Iterator[Alarm]:
         return
     name, kind_word, reading, unit = cells[:4]
     events = _QUOTED.findall(",".join(cells[4:])) or [cells[4]]
-    own = bmc_alarms.kind_of(name if "redund" in name.lower() else kind_word, name, unit)
+    own = bmc_alarms.classify_sensor(name if "redund" in name.lower() else kind_word, name, unit)
     text = f"{name}: {reading} {unit} {', '.join(events)}"
     for event in events:
         level = _get_threshold_level(event.lower())

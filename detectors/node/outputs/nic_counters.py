@@ -63,7 +63,9 @@ RATES = LOST | frozenset(f"nic.{name}" for name in (*_RULED, *_RECORDED, *_PFC))
 """Metrics whose speed is told too, as `<metric>_per_s`."""
 
 
-def counted(values: Mapping[str, int], *, is_infiniband: bool) -> Iterator[tuple[str, int, str]]:
+def list_counters(
+    values: Mapping[str, int], *, is_infiniband: bool
+) -> Iterator[tuple[str, int, str]]:
     """Metric, value and the words for it. A counter that is not there says nothing; a recorded one
     of 0 neither."""
     if is_infiniband and "link_downed" in values:
@@ -84,7 +86,7 @@ def counted(values: Mapping[str, int], *, is_infiniband: bool) -> Iterator[tuple
             yield f"nic.{name}", values[name], f"{name} {values[name]}"
 
 
-def rates(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+def compute_rates(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
     """Growth a second since the last round: of losses always, of the rest where there is any;
     nothing after a reset.
 
@@ -113,7 +115,7 @@ def rates(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         )
 
 
-def bit_errors(speeds: Sequence[Observation]) -> Iterator[Observation]:
+def compute_bit_error_rates(speeds: Sequence[Observation]) -> Iterator[Observation]:
     """`nic.raw_ber` of what `rates` tells: corrected bits by the bits that could have come in the
     same time."""
     corrected = {o.resource: o for o in speeds if o.metric == "nic.rx_corrected_bits_phy_per_s"}

@@ -48,7 +48,7 @@ def link(
     while one of its role is up it has failed; with all of them down, or without a role, nobody has
     cabled it.
     """
-    is_up = up(port, settings)
+    is_up = is_link_up(port, settings)
     if is_up is None:
         return Link(LinkState.UNKNOWN, "nothing tells whether its link is up")
     if is_up:
@@ -75,7 +75,7 @@ def link(
     )
 
 
-def up(port: NicPort, settings: Optional[Settings] = None) -> Optional[bool]:
+def is_link_up(port: NicPort, settings: Optional[Settings] = None) -> Optional[bool]:
     """RDMA's own word for InfiniBand; for Ethernet the interface's, whose RDMA device may lag
     behind it."""
     rdma = port.rdma.is_active if port.rdma is not None else None
@@ -106,4 +106,4 @@ def _is_switched_off(port: NicPort) -> bool:
 
 
 def _is_any_up(peers: Sequence[NicPort]) -> bool:
-    return any(up(peer) for peer in peers)
+    return any(is_link_up(peer) for peer in peers)

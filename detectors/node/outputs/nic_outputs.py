@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -294,10 +294,6 @@ def parse_driver(text: bytes) -> dict[str, str]:
     pairs = (line.partition(": ") for line in text.decode("utf-8", "replace").splitlines()[:40])
     values = {name.strip(): value.strip()[:80] for name, colon, value in pairs if colon}
     return {name: value for name, value in values.items() if NAME.fullmatch(name)}
-
-
-def lines(text: bytes) -> Iterator[str]:
-    yield from text.decode("utf-8", "replace").splitlines()
 
 
 def _parse_json(text: bytes) -> Any:

@@ -75,7 +75,7 @@ class NicPort:
             return self.rdma.layer.lower() == "infiniband"
         return self.interface is not None and self.interface.kind == "infiniband"
 
-    def resource(self, target: Target) -> str:
+    def get_resource(self, target: Target) -> str:
         return resources.nic(target.name, self.device)
 
 

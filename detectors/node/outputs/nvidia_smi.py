@@ -191,25 +191,25 @@ class PrintedGpu:
     values: Mapping[str, str] = field(default_factory=dict)
     mig_devices: Optional[tuple[str, ...]] = None
 
-    def text(self, name: str) -> str:
+    def get_text(self, name: str) -> str:
         """The value of one of FIELDS as printed; empty when this GPU or this form has none."""
         return self.find(FIELDS[name])
 
     def find(self, paths: tuple[str, ...]) -> str:
-        return next((value for value in map(self.raw, paths) if value), "")
+        return next((value for value in map(self.get_raw_value, paths) if value), "")
 
-    def raw(self, path: str) -> str:
+    def get_raw_value(self, path: str) -> str:
         value = self.values.get(path, "").strip()
         bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
         return "" if bare.lower() in _ABSENT else bare
 
-    def number(self, name: str) -> Optional[int]:
+    def get_number(self, name: str) -> Optional[int]:
         """The whole number at the front of the value: `16x`, `100 %`, `60 C`; None when there is
         none."""
-        return whole(self.text(name))
+        return parse_whole_number(self.get_text(name))
 
-    def flag(self, name: str) -> Optional[bool]:
-        return _FLAGS.get(self.text(name).lower())
+    def get_flag(self, name: str) -> Optional[bool]:
+        return _FLAGS.get(self.get_text(name).lower())
 
     def is_active(self, slowdown: str) -> Optional[bool]:
         return _FLAGS.get(self.find(SLOWDOWNS[slowdown]).lower())
@@ -235,7 +235,7 @@ _FLAGS = {
 }
 
 
-def whole(text: str) -> Optional[int]:
+def parse_whole_number(text: str) -> Optional[int]:
     found = re.match(r"\d{1,18}", text)
     return int(found[0]) if found else None
 
@@ -244,7 +244,7 @@ def read(stdout: bytes, stderr: bytes = b"") -> Printed:
     """The form is told by its own marks; XML first, as that is what is asked for."""
     text = stdout.decode("utf-8", "replace")
     both = text + "\n" + stderr.decode("utf-8", "replace")
-    lost = without_handle(both)
+    lost = parse_gpus_without_handle(both)
     root = _parse_document(stdout)
     if root is not None:
         return Printed(
@@ -256,7 +256,7 @@ def read(stdout: bytes, stderr: bytes = b"") -> Printed:
         return Printed(list(_parse_list(text)), lost)
     cards = _parse_csv(text)
     if cards:
-        return Printed(cards, lost, cards[0].raw("driver_version"))
+        return Printed(cards, lost, cards[0].get_raw_value("driver_version"))
     return Printed(list(_parse_table(text)) or None, lost)
 
 
@@ -268,20 +268,20 @@ def are_on_bus(output: Optional[Output]) -> Optional[bool]:
     return _NVIDIA in vendors if vendors else None
 
 
-def without_handle(text: str) -> dict[str, str]:
+def parse_gpus_without_handle(text: str) -> dict[str, str]:
     """PCI address to the driver's words, of each GPU that it names but cannot open."""
     return {
-        full_address(found["pci"]): " ".join(found["text"].split())
+        format_full_address(found["pci"]): " ".join(found["text"].split())
         for found in _NO_HANDLE.finditer(text)
     }
 
 
-def corrupted(text: str) -> frozenset[str]:
+def parse_gpus_with_corrupt_inforom(text: str) -> frozenset[str]:
     """PCI addresses of the GPUs whose information ROM nvidia-smi warns of."""
-    return frozenset(full_address(found["pci"]) for found in _CORRUPT.finditer(text))
+    return frozenset(format_full_address(found["pci"]) for found in _CORRUPT.finditer(text))
 
 
-def full_address(pci: str) -> str:
+def format_full_address(pci: str) -> str:
     """A domain of three digits occurs (dcgm-exporter issue 604)."""
     return resources.pci_address(pci) or resources.pci_address(pci.rjust(12, "0")) or pci.lower()
 
@@ -358,7 +358,7 @@ def _parse_text(text: str, lost: Mapping[str, str]) -> Printed:
     for line in text.splitlines():
         found = _TEXT_GPU.match(line)
         if found is not None:
-            values, above = cards.setdefault(full_address(found["pci"]), {}), []
+            values, above = cards.setdefault(format_full_address(found["pci"]), {}), []
             continue
         if not line.strip() or line.startswith("#"):
             values = None if line.startswith("#") else values  # the next section of a file of many
@@ -408,7 +408,7 @@ def _parse_table(text: str) -> Iterator[PrintedGpu]:
             )
             values.update(zip(sensors, below[0].split()))
             values["utilization/gpu_util"] = (below[2].split() or [""])[0]
-        yield PrintedGpu(full_address(pci[0]), values)
+        yield PrintedGpu(format_full_address(pci[0]), values)
 
 
 def _parse_csv(text: str) -> list[PrintedGpu]:
@@ -429,7 +429,7 @@ def _parse_csv(text: str) -> list[PrintedGpu]:
     found = [dict(zip(names, row)) for row in rows[1:] if len(row) == len(names)]
     keys = [values.get("pci/bus_id") or values.get("gpu_bus_id") or "" for values in found]
     return [
-        PrintedGpu(full_address(pci.strip()) if pci.strip() else "", values)
+        PrintedGpu(format_full_address(pci.strip()) if pci.strip() else "", values)
         for pci, values in zip(keys, found)
     ]
 

@@ -36,7 +36,7 @@ def observe_failure(reading: Reading, output: Output, what: str) -> Iterator[Obs
     is_driver = is_mismatch or bool(_NO_DRIVER.search(words))
     on_bus = nvidia_smi.are_on_bus(reading.outputs.get(nvidia_smi.DEVICES.name))
     are_wanted = bool(reading.target.expected.gpus) or on_bus
-    lost = nvidia_smi.without_handle(words)
+    lost = nvidia_smi.parse_gpus_without_handle(words)
     if (output.is_missing or is_driver) and not are_wanted and on_bus is False:
         yield reading.answered()  # a node without GPUs: its driver is nobody's fault
     elif is_driver and are_wanted:

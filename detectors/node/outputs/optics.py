@@ -95,7 +95,7 @@ class OpticsLimits:
         there = [value for value in known if value is not None]
         return len(there) < 2 or (there == sorted(there) and there[0] < there[-1])
 
-    def outside(self, value: float, way: str, grade: str) -> Optional[bool]:
+    def is_outside(self, value: float, way: str, grade: str) -> Optional[bool]:
         """Whether the value is past that threshold; None where the module has none."""
         limit = getattr(self, f"{way}_{grade}")
         if limit is None:
@@ -127,7 +127,7 @@ class OpticalModule:
         powers = [max(rx.get(lane, DARK_DBM), tx.get(lane, DARK_DBM)) for lane in lanes]
         return [lane for lane, power in zip(lanes, powers) if power > DARK_DBM]
 
-    def active_flags(self, grade: str) -> list[str]:
+    def list_active_flags(self, grade: str) -> list[str]:
         """Flags of `alarm` or `warning` that hold: one latched by what has passed since says less
         than the value."""
         found = []
@@ -135,7 +135,8 @@ class OpticalModule:
             what, way, lane = flag.split("/")
             limits = self.limits.get(what, OpticsLimits())
             value = self.values.get(what, {}).get(int(lane) or (0 if what in _WHOLE else 1))
-            if limits.is_sane and (value is None or limits.outside(value, way, grade) is not False):
+            is_passed = value is None or limits.is_outside(value, way, grade) is not False
+            if limits.is_sane and is_passed:
                 found.append(flag)
         return found
 

@@ -165,7 +165,7 @@ def read(reading: Reading, outputs: list[Output]) -> Iterator[Observation]:
         else:
             found += _list_health_alarms(document)
             yield from _observe_facts(reading, document)
-    yield from bmc_alarms.alarms(reading, found)
+    yield from bmc_alarms.observe_worst_alarms(reading, found)
     for name, entries in sorted(logs.items()):
         entries.sort(key=lambda pair: _sort_key(pair[0]))
         keys = [key for key, _ in entries]
@@ -230,8 +230,8 @@ def _make_entry_alarm(entry: dict[str, Any]) -> Alarm:
     is_of_part = bool(_PART.search(words)) and not is_notice
     kind = AlarmKind.NOTICE
     if is_of_part:
-        kind = bmc_alarms.kind_of(words)
-        found = bmc_alarms.state(words, kind)
+        kind = bmc_alarms.classify_sensor(words)
+        found = bmc_alarms.parse_state(words, kind)
         if found:
             kind = found[0]
     severity = entry.get("Severity", "")

@@ -60,7 +60,7 @@ class RelpFramer:
         self._rest = rest[position:]
         return frames
 
-    def pending(self) -> list[Frame]:
+    def take_whole_frames(self) -> list[Frame]:
         """Whole frames found before a FramingError."""
         frames, self._before_error = self._before_error, []
         return frames

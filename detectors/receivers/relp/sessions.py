@@ -60,7 +60,7 @@ class RelpConnection(Connection):
         try:
             self._handle(self._framer.feed(data))
         except FramingError as error:
-            self._handle(self._framer.pending())
+            self._handle(self._framer.take_whole_frames())
             self.refuse(error)
         self.pause_or_read()
 
@@ -120,7 +120,7 @@ class RelpConnection(Connection):
 
     def _acknowledge(self, answer: _Answer) -> None:
         answer.is_due = True
-        self.acknowledged(answer.frames)
+        self.count_acknowledged(answer.frames)
         self._write_due()
         self.pause_or_read()
 

@@ -119,4 +119,4 @@ class Command(PrintableCommand):
         if options["json"]:
             self.stdout.write(json.dumps(compared.as_json(), indent=1))
         else:
-            self.stdout.write("\n".join(compared.text()))
+            self.stdout.write("\n".join(compared.format_lines()))

@@ -22,7 +22,7 @@ from detectors.expected import Expected, ExpectedNic
 from detectors.faults import EventKind, FaultEvent, Observation, fingerprint
 from detectors.node.nic import NicDetector
 from detectors.node.outputs import nic_outputs
-from detectors.node.outputs.nic_counters import counted
+from detectors.node.outputs.nic_counters import list_counters
 from detectors.node.outputs.nic_link import link
 from detectors.node.outputs.nic_outputs import Interface, Rdma, Settings
 from detectors.node.outputs.nic_ports import NicPort, build_rdma_command, list_ports
@@ -336,7 +336,7 @@ def test_bit_errors_are_told_by_the_cards_own_counters_after_three_polls(
 
 def test_only_one_count_of_a_lost_link_speaks() -> None:
     both = {"link_down_events_phy": 3, "carrier_down_count": 4}
-    assert [metric for metric, _, _ in counted(both, is_infiniband=False)] == [
+    assert [metric for metric, _, _ in list_counters(both, is_infiniband=False)] == [
         "nic.link_down_events_phy"
     ]
 
@@ -522,7 +522,9 @@ def test_no_two_counters_of_one_port_raise_the_same_fault() -> None:
     rules = catalog.load().rules
     everything = dict.fromkeys((*_NAMES, "link_downed", "symbol_error", "link_error_recovery"), 1)
     for is_infiniband in (False, True):
-        metrics = [metric for metric, _, _ in counted(everything, is_infiniband=is_infiniband)]
+        metrics = [
+            metric for metric, _, _ in list_counters(everything, is_infiniband=is_infiniband)
+        ]
         types = {metric: {rule.type for rule in rules.get(metric, ())} for metric in metrics}
         said = [
             (name, _QUALIFIERS.get(metric, "")) for metric, names in types.items() for name in names

@@ -37,7 +37,7 @@ def count_spooled(directory: Path) -> Counter[int]:
         for segment in directory.glob("*.segment"):
             shutil.copy(segment, copy)
         with closing(Spool(Path(copy))) as spool:
-            for wire in (wire for batch in spool.batches() for wire in batch.wires):
+            for wire in (wire for batch in spool.list_batches() for wire in batch.wires):
                 number = wire["excerpt"].partition("pid=")[2].partition(",")[0]
                 counts[int(number)] += wire["count"]
     return counts

@@ -47,7 +47,7 @@ class Scene:
         until = self.now + seconds
         while self.now < until:
             self.now += 1.0
-            self.delivery.step()
+            self.delivery.deliver_waiting()
 
     def restart(self) -> None:
         """SIGKILL, and a new process on the same directory."""
@@ -204,22 +204,22 @@ def test_a_bell_rings_for_every_urgent_batch_and_once_a_second_for_others_while_
     rung = scene.inbox.rung
     for _ in range(5):
         scene.post()
-        scene.delivery.step()
+        scene.delivery.deliver_waiting()
     assert scene.inbox.rung - rung <= 1
     rung = scene.inbox.rung
     for _ in range(5):
         scene.post(turn=Turn.URGENT)
-        scene.delivery.step()
+        scene.delivery.deliver_waiting()
     assert scene.inbox.rung - rung == 5
 
 
 def test_a_bell_that_was_held_back_while_workers_work_rings_within_a_second(scene: Scene) -> None:
     scene.inbox.backlog = Backlog(10, 10_000, timedelta(seconds=1))
     scene.post()
-    scene.delivery.step()
+    scene.delivery.deliver_waiting()
     rung = scene.inbox.rung
     scene.post()
-    scene.delivery.step()
+    scene.delivery.deliver_waiting()
     assert (scene.delivered, scene.inbox.rung) == (scene.posted, rung)
     scene.let_pass(10)
     assert scene.inbox.rung == rung + 1
@@ -228,7 +228,7 @@ def test_a_bell_that_was_held_back_while_workers_work_rings_within_a_second(scen
 def test_a_receiver_that_stops_rings_for_what_it_delivered_last(scene: Scene) -> None:
     scene.inbox.backlog = Backlog(10, 10_000, timedelta(seconds=1))
     scene.post()
-    scene.delivery.step()
+    scene.delivery.deliver_waiting()
     rung = scene.inbox.rung
     scene.post()
     scene.delivery.stop()
@@ -261,7 +261,7 @@ def test_bells_are_few_while_no_worker_answers(scene: Scene) -> None:
     scene.inbox.backlog = Backlog(5000, 10_000_000, timedelta(minutes=5))
     for _ in range(50):
         scene.post(turn=Turn.URGENT)
-        scene.delivery.step()
+        scene.delivery.deliver_waiting()
     assert scene.inbox.rung <= 2
 
 

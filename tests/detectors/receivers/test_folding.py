@@ -20,7 +20,7 @@ from detectors.receivers.folding import (
     STORM_EVENTS_PER_S,
     Folded,
     Folder,
-    of_event,
+    fold_event,
 )
 
 AT = datetime(2025, 1, 12, 3, 4, 5, tzinfo=UTC)
@@ -68,8 +68,8 @@ def test_an_event_that_came_by_another_way_than_a_line_goes_out_as_it_came() -> 
         attributes={"oid": "1.3.6.1.6.3.1.1.5.3"},
         provenance=Provenance(program="snmptrapd"),
     )
-    assert of_event(event).event(AT) == event
-    assert of_event(event).fact.host == "leaf-07"
+    assert fold_event(event).build_event(AT) == event
+    assert fold_event(event).fact.host == "leaf-07"
 
 
 def test_what_a_fact_and_an_event_share_has_one_type_in_both() -> None:
@@ -173,7 +173,7 @@ def test_repeats_are_held_from_the_second_on_when_there_is_a_storm() -> None:
         for number in range(STORM_EVENTS_PER_S + 1):
             feed(folder, number, occurrence(number), 0.5)
         folder.take(0.5)
-    assert folder.next_due() == 0.5 + LONGEST_HOLD_S
+    assert folder.get_next_due() == 0.5 + LONGEST_HOLD_S
     assert sum(folded.count for folded in folder.take(9.0)) == STORM_EVENTS_PER_S + 1
 
 

@@ -23,7 +23,7 @@ def fed(framer: Framer, stream: bytes, cuts: list[int]) -> list[bytes]:
     blocks = [framer.feed(stream[start:end]) for start, end in pairwise(edges)]
     parts = [line for block in [*blocks, framer.finish()] if block for line in block.split(b"\n")]
     lines = [line for line in parts if line]
-    assert len(parts) - len(lines) == framer.taken_surplus()
+    assert len(parts) - len(lines) == framer.take_surplus_count()
     return lines
 
 
@@ -62,7 +62,7 @@ def test_lines_before_a_wrong_count_are_kept_and_the_rest_is_refused(wrong: byte
     framer = Framer()
     with pytest.raises(FramingError, match="expected an octet count"):
         framer.feed(counted(LINES) + wrong)
-    assert framer.pending() == b"\n".join(LINES)
+    assert framer.take_whole_lines() == b"\n".join(LINES)
     assert framer.finish() == b""
 
 
@@ -104,7 +104,7 @@ def test_lines_of_a_large_chunk_before_a_wrong_count_are_kept() -> None:
     framer = Framer()
     with pytest.raises(FramingError, match="found b'x6 <4>abc'"):
         framer.feed(counted(LINES[::2] * 1000) + b"x6 <4>abc")
-    assert [line for line in framer.pending().split(b"\n") if line] == LINES[::2] * 1000
+    assert [line for line in framer.take_whole_lines().split(b"\n") if line] == LINES[::2] * 1000
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_a_line_over_64_kib_is_cut_and_counted(size: int, step: int, is_counted:
     framer = Framer()
     out = fed(framer, stream, list(range(step, len(stream), step)))
     assert out == [lines[0], lines[1][:MAX_LINE], lines[2]]
-    assert framer.taken_cuts() == (size > MAX_LINE)
-    assert framer.taken_cuts() == 0
+    assert framer.take_cut_count() == (size > MAX_LINE)
+    assert framer.take_cut_count() == 0
 
 
 @pytest.mark.parametrize("start", [b"", b"9999999 <4>", b"123", b"5 <4>xy 7 <"])

@@ -227,7 +227,7 @@ def test_only_listed_networks_are_heard(tmp_path: Path) -> None:
 )
 def test_senders_are_known_by_the_inventory(address: str, is_accepted: bool, host: str) -> None:
     senders = Senders(hosts={"10.1.0.7": "gn007"})
-    assert (senders.accepts(address), senders.host(address)) == (is_accepted, host)
+    assert (senders.accepts(address), senders.get_host(address)) == (is_accepted, host)
 
 
 def test_lines_without_a_host_are_their_senders(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_the_host_in_a_line_counts_where_its_sender_is_a_relay(is_relay: bool) -
     sender = Sender("gn007", provenance=Provenance("10.1.0.7", Transport.UDP, is_relay=is_relay))
     for number, line in enumerate([xid(host="gn042"), xid(host="gn043"), xid(host="gn044")]):
         intake.take(line, sender, observed_at=AT, now=1.0 + number)
-    events = [folded.event(AT) for folded in intake.folder.take(9.0, everything=True)]
+    events = [folded.build_event(AT) for folded in intake.folder.take(9.0, everything=True)]
     hosts = {event.resource.split("/")[1] for event in events}
     assert hosts == ({"gn042", "gn043", "gn044"} if is_relay else {"gn007"})
     (told,) = {event.provenance for event in events}
@@ -284,7 +284,7 @@ def test_what_two_senders_say_of_one_machine_is_kept_apart() -> None:
     for address in ("10.0.0.9", "10.66.6.6"):
         sender = Sender(address, provenance=Provenance(address, Transport.UDP, is_relay=True))
         intake.take(xid(host="gn042"), sender, observed_at=AT, now=1.0)
-    events = [folded.event(AT) for folded in intake.folder.take(9.0, everything=True)]
+    events = [folded.build_event(AT) for folded in intake.folder.take(9.0, everything=True)]
     assert {event.provenance.sender for event in events} == {"10.0.0.9", "10.66.6.6"}
 
 
@@ -387,7 +387,7 @@ def judged(lines: list[bytes]) -> list[FaultEvent]:
     for line in lines:
         intake.folder = Folder()
         intake.take(line, Sender("gn042", provenance=RELAY), observed_at=AT, now=1.0)
-        events += [folded.event(AT) for folded in intake.folder.take(1.0, everything=True)]
+        events += [folded.build_event(AT) for folded in intake.folder.take(1.0, everything=True)]
     return events
 
 

@@ -44,7 +44,7 @@ def read(stream: bytes, cuts: list[int]) -> tuple[list[Frame], bool]:
         try:
             frames += framer.feed(stream[start:end])
         except FramingError:
-            return frames + framer.pending(), True
+            return frames + framer.take_whole_frames(), True
         assert framer.held <= MAX_DATA + 64
     return frames, False
 

@@ -45,13 +45,13 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 
 def resources(spool: Spool) -> list[str]:
-    return [wire["resource"] for batch in spool.batches() for wire in batch.wires]
+    return [wire["resource"] for batch in spool.list_batches() for wire in batch.wires]
 
 
 def test_events_come_back_whole(spool: Spool) -> None:
     events = [event(1, 'quote " newline \n nul \0 kanji 継'), event(2)]
     batch = spool.append(events)
-    [again] = spool.batches()
+    [again] = spool.list_batches()
     assert again == batch == spool.read(batch.extent)
     back = [from_wire(wire) for wire in again.wires]
     assert [each.excerpt for each in back] == [each.excerpt for each in events]
@@ -67,15 +67,15 @@ def test_ids_are_the_same_when_a_batch_is_read_again_and_differ_between_places(
     ids = [wire["event_id"] for batch in batches for wire in batch.wires]
     assert len(set(ids)) == 3
     again = Spool(tmp_path)
-    assert [wire["event_id"] for batch in again.batches() for wire in batch.wires] == ids
+    assert [wire["event_id"] for batch in again.list_batches() for wire in batch.wires] == ids
     again.close()
 
 
 def test_batches_are_read_from_a_position_on(spool: Spool) -> None:
     extents = [spool.append([event(number)]).extent for number in range(5)]
-    assert list(spool.extents(after=extents[2])) == extents[3:]
-    assert spool.size_after(extents[2]) == sum(extent.size for extent in extents[3:])
-    assert spool.size_after(None) == spool.size
+    assert list(spool.list_extents(after=extents[2])) == extents[3:]
+    assert spool.compute_size_after(extents[2]) == sum(extent.size for extent in extents[3:])
+    assert spool.compute_size_after(None) == spool.size
 
 
 def test_closed_segments_go_once_delivered_and_numbers_are_never_used_again(
@@ -87,7 +87,7 @@ def test_closed_segments_go_once_delivered_and_numbers_are_never_used_again(
     assert spool.remove_delivered(None) == []
     assert spool.remove_delivered(extents[0]) == []
     spool.remove_delivered(extents[4])
-    assert [batch.extent for batch in spool.batches()][-5:] == extents[5:]
+    assert [batch.extent for batch in spool.list_batches()][-5:] == extents[5:]
     assert before[0] not in spool.segments
     spool.remove_delivered(extents[-1])
     assert spool.segments == before[-1:] == [spool.current]
@@ -125,7 +125,7 @@ def test_records_of_version_0_1_are_read(tmp_path: Path) -> None:
     checksum, length, _, payload = path.read_bytes().split(b" ", 3)
     path.write_bytes(b" ".join((checksum, length, payload)))
     again = Spool(tmp_path)
-    [found] = again.batches()
+    [found] = again.list_batches()
     assert (found.payload, found.is_urgent) == (batch.payload, False)
     assert found.wires == batch.wires
     again.close()
@@ -141,7 +141,7 @@ def test_a_torn_tail_is_cut_when_the_spool_is_opened_again(tmp_path: Path) -> No
     for length in range(torn.start, torn.end):
         path.write_bytes(whole[:length])
         again = Spool(tmp_path)
-        assert [batch.extent for batch in again.batches()] == [kept]
+        assert [batch.extent for batch in again.list_batches()] == [kept]
         assert again.torn_bytes == length - torn.start
         again.close()
 
@@ -157,7 +157,7 @@ def test_a_damaged_record_is_skipped_and_counted_and_does_not_keep_its_segment(
     raw[second.start + 60] ^= 1
     path.write_bytes(raw)
     again = Spool(tmp_path)
-    assert [batch.extent for batch in again.batches()] == [first, third]
+    assert [batch.extent for batch in again.list_batches()] == [first, third]
     assert again.damaged_records == 1
     with pytest.raises(SpoolError, match="damaged"):
         again.read(second)

@@ -280,10 +280,10 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(
 
 def test_a_relay_over_tls_is_believed_as_far_as_who_sends_to_it() -> None:
     senders = Senders(names=frozenset({"gn001"}), relays=["10.0.0.9/32"])
-    by_relay = senders.proved_provenance("10.0.0.9", "log01.example")
+    by_relay = senders.build_proved_provenance("10.0.0.9", "log01.example")
     proof = "the certificate of log01.example"
     assert by_relay == Provenance("10.0.0.9", Transport.TLS, proof, is_relay=True)
-    assert senders.proved_provenance("10.1.0.1", "gn001").forger is Forger.USER
+    assert senders.build_proved_provenance("10.1.0.1", "gn001").forger is Forger.USER
 
 
 def test_datagrams_are_of_switches_alone_where_the_site_says_so() -> None:

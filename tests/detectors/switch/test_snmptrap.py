@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from detectors.catalog import catalog
 from detectors.faults import Action, EventKind, FaultEvent
 from detectors.receivers.senders import Senders
-from detectors.receivers.snmptrap import TrapListener, TrapSenders, events
+from detectors.receivers.snmptrap import TrapListener, TrapSenders, build_events
 from detectors.receivers.trap_engine import OwnEngine, Taken, TrapEngine, TrapKeys
 from detectors.switch import traps
 from detectors.transports.snmp import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpVersion
@@ -49,13 +49,13 @@ KNOWN = TrapSenders(
 
 
 def said(name: str, *pairs: tuple[str, object]) -> traps.TrapNotification:
-    found = traps.from_oids([("1.3.6.1.2.1.1.3.0", 4711), (TRAP, name), *pairs])
+    found = traps.parse_oids([("1.3.6.1.2.1.1.3.0", 4711), (TRAP, name), *pairs])
     assert found is not None
     return found
 
 
 def told(notification: traps.TrapNotification, host: str = "leaf-01") -> list[FaultEvent]:
-    return events(notification, host, KNOWN, catalog.load(), NOW)
+    return build_events(notification, host, KNOWN, catalog.load(), NOW)
 
 
 # -- what they mean
@@ -164,7 +164,7 @@ def test_names_and_numbers_of_one_notification_mean_the_same() -> None:
         '.1.3.6.1.2.1.31.1.1.1.1.65 "Ethernet64"\n'
     ).replace(".1.3.6.1.6.3.1.1.4.1.0", "SNMPv2-MIB::snmpTrapOID.0")
     for shape in (text, numbers):
-        (event,) = [event for one in traps.from_text(shape) for event in told(one)]
+        (event,) = [event for one in traps.parse_text(shape) for event in told(one)]
         assert (event.fault_type, event.resource) == (
             "switch.port.down",
             "switch/leaf-01/port/Ethernet64",
@@ -173,7 +173,7 @@ def test_names_and_numbers_of_one_notification_mean_the_same() -> None:
 
 @given(st.text(max_size=600))
 def test_any_text_is_read_without_harm(text: str) -> None:
-    for one in traps.from_text("snmpTrapOID.0 IF-MIB::linkDown\n" + text):
+    for one in traps.parse_text("snmpTrapOID.0 IF-MIB::linkDown\n" + text):
         told(one)
 
 
@@ -215,10 +215,10 @@ def test_bytes_that_are_no_message_are_counted_and_harm_nothing(
 
 
 def test_our_engine_keeps_its_name_and_counts_its_starts(tmp_path: Path) -> None:
-    first, second = OwnEngine.kept_in(tmp_path), OwnEngine.kept_in(tmp_path)
+    first, second = OwnEngine.load_from(tmp_path), OwnEngine.load_from(tmp_path)
     assert (second.id, second.boots) == (first.id, first.boots + 1)
     (tmp_path / "snmp_engine.json").write_text("{")
-    assert OwnEngine.kept_in(tmp_path).boots == 1
+    assert OwnEngine.load_from(tmp_path).boots == 1
 
 
 # -- senders

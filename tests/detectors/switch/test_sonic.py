@@ -128,7 +128,7 @@ def test_the_three_forms_of_a_database_are_the_same() -> None:
     flat = {f"{table}|{key}": row for table, rows in tables.items() for key, row in rows.items()}
     dumped = {key: {"type": "hash", "ttl": -0.001, "value": row} for key, row in flat.items()}
     read = [
-        sonic_outputs.database(b"banner\n" + json.dumps(form).encode())
+        sonic_outputs.parse_database(b"banner\n" + json.dumps(form).encode())
         for form in (tables, flat, dumped)
     ]
     assert read[0] == read[1] == read[2] == tables

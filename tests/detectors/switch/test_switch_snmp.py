@@ -242,12 +242,12 @@ def test_a_port_is_called_as_the_switch_logs_it(
 ) -> None:
     values: Values = {f"{oids.IF_DESCR}.7": descr.encode(), f"{oids.IF_NAME}.7": name.encode()}
     expected = Expected(ports=tuple(ExpectedPort(each) for each in known))
-    assert ports.names(Tables(values), expected) == {"7": called}
+    assert ports.list_port_names(Tables(values), expected) == {"7": called}
 
 
 def test_two_ports_never_share_a_name() -> None:
     values: Values = {f"{oids.IF_DESCR}.{row}": b"Ethernet 0/1" for row in (5, 6)}
-    assert ports.names(Tables(values), Expected()) == {
+    assert ports.list_port_names(Tables(values), Expected()) == {
         "5": "Ethernet0/1",
         "6": "Ethernet0/1:6",
     }
@@ -257,7 +257,7 @@ def test_vlans_and_loopbacks_are_no_ports() -> None:
     values: Values = {f"{oids.IF_TYPE}.1": 6, f"{oids.IF_TYPE}.2": 136, f"{oids.IF_TYPE}.3": 24}
     values |= {f"{oids.IF_OPER}.{row}": 2 for row in (1, 2, 3)}
     values |= {f"{oids.IF_DESCR}.{row}": f"Ethernet{row}".encode() for row in (1, 2, 3)}
-    assert [port.name for port in ports.ports(Tables(values), Expected())] == ["Ethernet1"]
+    assert [port.name for port in ports.list_ports(Tables(values), Expected())] == ["Ethernet1"]
 
 
 # Forwarding.
@@ -503,7 +503,7 @@ WALK = rb"""
 
 
 def test_the_text_of_a_walk_is_read_like_a_poll() -> None:
-    values = walk_text.values(WALK)
+    values = walk_text.parse_walk(WALK)
     assert values["1.3.6.1.2.1.1.3.0"] == 4200
     assert values["1.3.6.1.2.1.2.2.1.3.13"] == 6
     assert values["1.3.6.1.2.1.31.1.1.1.1.13"] == b"etp4"
@@ -522,8 +522,8 @@ def test_the_text_of_a_walk_is_read_like_a_poll() -> None:
 
 @given(st.binary(max_size=300))
 def test_any_text_is_read_as_a_walk_without_an_error(text: bytes) -> None:
-    walk_text.values(text)
-    walk_text.values(b".1.3.6.1 = " + text)
+    walk_text.parse_walk(text)
+    walk_text.parse_walk(b".1.3.6.1 = " + text)
 
 
 # Any bytes.

@@ -56,7 +56,7 @@ def test_senders_are_loopback_and_the_inventory_when_no_network_is_listed(tmp_pa
     assert [
         senders.accepts(each) for each in ("127.0.0.1", "10.1.0.1", "10.2.0.1", "10.1.0.2")
     ] == [True] * 3 + [False]
-    assert senders.host("10.2.0.1") == "leaf-01"
+    assert senders.get_host("10.2.0.1") == "leaf-01"
 
 
 def test_senders_are_the_listed_networks_alone_when_there_is_a_list(
@@ -235,8 +235,8 @@ def test_a_broker_that_is_away_costs_a_line_in_the_log_and_no_more(
     monkeypatch.setattr(app, "_pool", None)
     monkeypatch.setattr(app.amqp, "_producer_pool", None)
     inbox = receiving.DatabaseInbox()
-    inbox.ring()
-    inbox.ring()
+    inbox.wake_worker()
+    inbox.wake_worker()
     broker.OUTAGE.end()
     begun, ended = [line for line in caplog.messages if "he broker in this process" in line]
     assert "takes nothing since" in begun
@@ -282,7 +282,7 @@ def test_notifications_are_believed_by_the_credentials_of_switches_at_their_engi
     assert [each.user for each in known.keys.credentials] == ["watcher"]
     assert known.keys.engines == ("80001f888011223344",)
     assert known.nodes == {"gn001"}
-    assert known.port_name("leaf-01", "65") == "Ethernet64"
+    assert known.find_port_name("leaf-01", "65") == "Ethernet64"
 
 
 @pytest.mark.parametrize(

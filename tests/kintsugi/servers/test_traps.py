@@ -11,7 +11,7 @@ import pytest
 
 from detectors.catalog import catalog
 from detectors.faults import event_id, to_wire
-from detectors.receivers.snmptrap import TrapSenders, events
+from detectors.receivers.snmptrap import TrapSenders, build_events
 from detectors.switch import traps
 from incidents.models import Fault, Incident
 from runbooks.guards.policy import DRAIN_REBOOT_VERIFY
@@ -35,9 +35,9 @@ def house(tmp_path: Path) -> House:
 def tell(house: House, *oids: str, host: str = "leaf-01") -> None:
     wires = []
     for number, oid in enumerate(oids):
-        said = traps.from_oids([(traps.TRAP_OID, oid), (INDEX, 65)])
+        said = traps.parse_oids([(traps.TRAP_OID, oid), (INDEX, 65)])
         assert said is not None
-        found = events(said, host, KNOWN, catalog.load(), house.now)
+        found = build_events(said, host, KNOWN, catalog.load(), house.now)
         wires += [
             to_wire(replace(event, event_id=event_id("trap", house.now, number))) for event in found
         ]
