@@ -94,9 +94,9 @@ class DisksDetector(NothingToCompare):
                 yield from _observe_list(reading, output)
                 silent += [f"{name}: {output.complaint}"] if _is_unlisted(name, output) else []
                 continue
-            told = list(host_storage.observe_smart(reading, output, name.partition(".")[2]))
-            yield from told
-            silent += [] if told else [f"{name}: {output.complaint}"]
+            observations = list(host_storage.observe_smart(reading, output, name.partition(".")[2]))
+            yield from observations
+            silent += [] if observations else [f"{name}: {output.complaint}"]
         yield reading.silent("; ".join(silent[:8])) if silent else reading.answered()
 
 

@@ -140,9 +140,9 @@ class HostDetector(NothingToCompare):
         found: list[Observation] = []
         silent: list[str] = []
         for name, output in reading.outputs.items():
-            told = list(self._observe_output(reading, name, output))
-            found += told
-            trouble = _find_complaint(name, output, is_told=bool(told))
+            observations = list(self._observe_output(reading, name, output))
+            found += observations
+            trouble = _find_complaint(name, output, is_told=bool(observations))
             silent += [f"{name}: {trouble}"] if trouble else []
         yield from found
         yield reading.silent("; ".join(silent)) if silent else reading.answered()

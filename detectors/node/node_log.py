@@ -162,8 +162,8 @@ def _find_gap(last: str, places: Sequence[str], apart: timedelta) -> str:
 
 def _is_older(line: Observation, last: str) -> bool:
     """By the journal's own clock, where the line that was read last no longer stands in it."""
-    then, this = _SEEN_AT.search(last), _SEEN_AT.search(line.attributes.get("cursor", ""))
-    return bool(then and this and int(this[1], 16) <= int(then[1], 16))
+    last_time, line_time = _SEEN_AT.search(last), _SEEN_AT.search(line.attributes.get("cursor", ""))
+    return bool(last_time and line_time and int(line_time[1], 16) <= int(last_time[1], 16))
 
 
 def find_complaint(name: str, output: Output) -> str:

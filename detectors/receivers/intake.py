@@ -110,9 +110,11 @@ class Sender:
     _of_lines: dict[tuple[object, ...], Provenance] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        one = self.provenance
+        provenance = self.provenance
         # What a line meant is remembered by who sent it.
-        self.key = "|".join((self.host, one.sender, one.transport.value, one.authenticated_as))
+        self.key = "|".join(
+            (self.host, provenance.sender, provenance.transport.value, provenance.authenticated_as)
+        )
 
     def get_provenance(self, fact: Fact) -> Provenance:
         """Of a line that this sender brought."""

@@ -185,7 +185,7 @@ class Quotas:
         account = self._accounts.get(sender)
         if account is None:
             if len(self._accounts) >= _SENDERS:
-                idle = [name for name, one in self._accounts.items() if not one.held]
+                idle = [name for name, other in self._accounts.items() if not other.held]
                 for name in idle:
                     del self._accounts[name]
             burst = _BURST_OF_RELAY if told_by.is_relay else _BURST

@@ -73,12 +73,12 @@ _ALL = _Everything()
 
 
 def build_events(
-    said: traps.TrapNotification, host: str, known: TrapSenders, catalog: Catalog, now: datetime
+    trap: traps.TrapNotification, host: str, known: TrapSenders, catalog: Catalog, now: datetime
 ) -> list[FaultEvent]:
     """What one notification of a switch raises and clears. Never more than a look is asked for."""
     reading = Reading(SOURCE, Target(host, "", kind=TargetKind.SWITCH), now)
     observations = traps.observe_trap(
-        reading, said, lambda index: known.find_port_name(resources.short_host(host), index)
+        reading, trap, lambda index: known.find_port_name(resources.short_host(host), index)
     )
     found: list[FaultEvent] = []
     for observation in observations:
@@ -90,7 +90,7 @@ def build_events(
                     event_id="",
                     source=SOURCE,
                     action=action,
-                    excerpt=said.summary,
+                    excerpt=trap.summary,
                     provenance=Provenance(host, Transport.SNMP_TRAP),
                 )
             )
@@ -223,15 +223,15 @@ class TrapListener:
             self._get_meaning(pairs, senders.get_host(address[0]))
 
     def _get_meaning(self, pairs: Sequence[tuple[str, object]], host: str) -> None:
-        said = traps.parse_oids(pairs)
+        trap = traps.parse_oids(pairs)
         if (
-            said is None
-            or not traps.is_known(said)
+            trap is None
+            or not traps.is_known(trap)
             or resources.short_host(host) in self._known.nodes
         ):
             self._counters.unknown_traps += 1
             return
-        found = build_events(said, host, self._known, self._catalog, self._now())
+        found = build_events(trap, host, self._known, self._catalog, self._now())
         if self._waiting + len(found) > _MOST_WAITING:
             self._counters.lost_traps += len(found)
         elif found and self._deliver is not None:

@@ -455,7 +455,7 @@ class Receiver:
         while self._backlog:
             turn = self._backlog[0].turn
             first = self._backlog[: _LAST_EVENTS if turn is Turn.LAST else BATCH_EVENTS]
-            events = [one.event for one in first if one.turn is turn]
+            events = [admitted.event for admitted in first if admitted.turn is turn]
             batch = self._append(events, turn)
             if batch is None:
                 break
@@ -514,7 +514,7 @@ class Receiver:
             await asyncio.sleep(_TICK_S)
 
     async def _keep_house(self) -> None:
-        told_s, told = time.monotonic(), self.counters.copy_counts()
+        logged_s, logged = time.monotonic(), self.counters.copy_counts()
         reported_s = 0.0
         while True:
             await asyncio.sleep(_TICK_S)
@@ -528,13 +528,15 @@ class Receiver:
             if time.monotonic() - reported_s >= _REPORT_EVERY_S:
                 reported_s = time.monotonic()
                 await self._report()
-            if time.monotonic() - told_s < _TOLD_EVERY_S:
+            if time.monotonic() - logged_s < _TOLD_EVERY_S:
                 continue
-            told_s, before, told = time.monotonic(), told, self.counters.copy_counts()
+            logged_s, before, logged = time.monotonic(), logged, self.counters.copy_counts()
             self._senders = await asyncio.to_thread(self._ask_senders)
             await self._renew_matcher()
-            if told != before:
-                _log.info("%s", " ".join(f"{name}={told[name]}" for name in told if told[name]))
+            if logged != before:
+                _log.info(
+                    "%s", " ".join(f"{name}={logged[name]}" for name in logged if logged[name])
+                )
 
     async def _renew_matcher(self) -> None:
         """Where the catalogue has changed since."""

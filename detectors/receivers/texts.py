@@ -91,18 +91,18 @@ def _make_for_host(known: _Known, host: str, identity: tuple[bytes, ...]) -> Sha
 def _replace_host(fact: Fact, before: str, host: str) -> Fact:
     """As `replace` makes it, without the constructor and its twenty arguments: a fabric's fault
     comes here once a node."""
-    said = object.__new__(Fact)
+    copy = object.__new__(Fact)
     resource = fact.resource.replace(before, host)
-    vars(said).update(vars(fact), host=fact.host.replace(before, host), resource=resource)
-    return said
+    vars(copy).update(vars(fact), host=fact.host.replace(before, host), resource=resource)
+    return copy
 
 
-def _is_same(said: Shape, judged: Shape) -> bool:
-    if len(said.facts) != len(judged.facts):
+def _is_same(shown: Shape, judged: Shape) -> bool:
+    if len(shown.facts) != len(judged.facts):
         return False
-    if (said.zone, said.key) != (judged.zone, judged.key):
+    if (shown.zone, shown.key) != (judged.zone, judged.key):
         return False
-    pairs = zip(said.facts, judged.facts, strict=True)
+    pairs = zip(shown.facts, judged.facts, strict=True)
     return all(_replace_line(fact, like) == like for fact, like in pairs)
 
 

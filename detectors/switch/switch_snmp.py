@@ -181,8 +181,8 @@ class SwitchSensorsDetector(NothingToCompare):
 
 def _get_values(reading: Reading) -> Mapping[str, SnmpValue]:
     """Those of the poll, or of the text of a walk that somebody handed in."""
-    told = reading.outputs.get(_WALK)
-    return reading.values if told is None else walk_text.parse_walk(told.stdout)
+    walk = reading.outputs.get(_WALK)
+    return reading.values if walk is None else walk_text.parse_walk(walk.stdout)
 
 
 def _observe_system(reading: Reading, tables: Tables) -> Iterator[Observation]:

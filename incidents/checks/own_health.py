@@ -136,11 +136,11 @@ def _make_events(finding: _Finding, standing: set[Place], now: datetime) -> list
 
 
 def _make_conclusions(
-    kind: EventKind, fault_type: str, said: Mapping[Place, str], now: datetime
+    kind: EventKind, fault_type: str, texts: Mapping[Place, str], now: datetime
 ) -> list[FaultEvent]:
     return [
         make_conclusion(kind, fault_type, resource, qualifier=qualifier, text=text, now=now)
-        for (resource, qualifier), text in said.items()
+        for (resource, qualifier), text in texts.items()
     ]
 
 

@@ -226,10 +226,10 @@ class IncidentAdmin(ReadOnlyAdmin):
 
     def get_page_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_POST(self.act_view))
-        told = self.admin_site.admin_view(require_POST(mark_told_view))
+        mark_told = self.admin_site.admin_view(require_POST(mark_told_view))
         return [
             path("<int:object_id>/act/", view, name="incidents_incident_act"),
-            path("<int:object_id>/told/", told, name="incidents_incident_told"),
+            path("<int:object_id>/told/", mark_told, name="incidents_incident_told"),
         ]
 
     def act_view(self, request: HttpRequest, object_id: int) -> HttpResponse:

@@ -465,10 +465,10 @@ def _note_told(incidents: Sequence[int]) -> None:
         if at is not None:
             messages[incident].append((text or "", at))
     untold = IncidentJob.objects.filter(incident__in=messages, is_harmed=True, owner_told_at=None)
-    told: list[IncidentJob] = []
+    named: list[IncidentJob] = []
     for row in untold.select_related("job"):
         for text, at in messages[row.incident_id]:
             if is_named(row.job.user, text):
                 row.owner_told_at = at
-        told += [row] if row.owner_told_at is not None else []
-    IncidentJob.objects.bulk_update(told, ["owner_told_at"], batch_size=500)
+        named += [row] if row.owner_told_at is not None else []
+    IncidentJob.objects.bulk_update(named, ["owner_told_at"], batch_size=500)

@@ -195,12 +195,13 @@ def end(silence_id: int, *, actor: str, now: datetime) -> PlannedWindow | Refuse
             return _refuse_ended(silence_id, row)
         kept = row.incidents.count()
         silences.reconsider(now)
-        told = kept - row.incidents.count()
+        announced = kept - row.incidents.count()
         text = (
-            f"Window {silence_id} is ended by {actor}; {told} incidents that it kept are announced."
+            f"Window {silence_id} is ended by {actor};"
+            f" {announced} incidents that it kept are announced."
         )
         _remember(silence_id, text, actor, now)
-        return PlannedWindow(silence_id, text, told)
+        return PlannedWindow(silence_id, text, announced)
 
 
 def preview(draft: Draft, now: datetime) -> Preview:

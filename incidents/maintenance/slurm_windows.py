@@ -44,24 +44,24 @@ class Followed:
     ends_at: datetime
 
 
-def follow(told: Sequence[Followed], now: datetime, *, of: str) -> None:
+def follow(followed: Sequence[Followed], now: datetime, *, source: str) -> None:
     """Brings the windows of one origin (`slurm` and all `slurm:...`) up to what it says; those it
     names no more end.
 
     Takes the placement lock only when something has changed.
     """
     wanted = {}
-    for window in told:
+    for window in followed:
         if window.ends_at > now and window.machines:
             wanted[window.origin] = window
-    rows = list(_get_active_windows(of).order_by("pk"))
+    rows = list(_get_active_windows(source).order_by("pk"))
     _prolong(wanted, rows)
     is_current = all(_is_as(row, wanted.get(row.origin)) for row in rows)
-    if is_current and not _list_missing(wanted, rows, of):
+    if is_current and not _list_missing(wanted, rows, source):
         return
     with transaction.atomic():
         upsert.lock_placement()
-        rows = list(_get_active_windows(of))
+        rows = list(_get_active_windows(source))
         gone = []
         for row in rows:
             if row.origin not in wanted or _has_moved_on(row, wanted[row.origin], now):
@@ -69,7 +69,7 @@ def follow(told: Sequence[Followed], now: datetime, *, of: str) -> None:
         silences.finish(gone, by=SLURM, now=now)
         left = [row for row in rows if row.pk not in gone]
         begun = [row for row in left if _has_changed(row, wanted[row.origin], now)]
-        begun += [_create_window(window, now) for window in _list_missing(wanted, left, of)]
+        begun += [_create_window(window, now) for window in _list_missing(wanted, left, source)]
         windows = [active_windows.make_window(row) for row in begun]
         in_force = [window for window in windows if window.is_in_force(now)]
         silences.reconsider(now, begun=in_force)
@@ -106,7 +106,7 @@ def follow_states(now: datetime) -> None:
             ends_at=ends_at,
         )
         windows.append(window)
-    follow(windows, now, of=STATES)
+    follow(windows, now, source=STATES)
 
 
 def _get_origin(reason: str) -> str:
@@ -150,16 +150,16 @@ def _list_ended_by_people(source: str) -> list[tuple[str, datetime]]:
 
 
 def _list_missing(
-    wanted: dict[str, Followed], standing: Sequence[Silence], of: str
+    wanted: dict[str, Followed], standing: Sequence[Silence], source: str
 ) -> list[Followed]:
     """Those without a row. One that a person ended while it was the same window is not made
     again."""
     there = {row.origin for row in standing}
     missing = [window for origin, window in wanted.items() if origin not in there]
-    if not missing or of == STATES:
+    if not missing or source == STATES:
         return missing
     last_ended: dict[str, datetime] = {}
-    for origin, at in _list_ended_by_people(of):
+    for origin, at in _list_ended_by_people(source):
         last_ended[origin] = max(at, last_ended.get(origin, at))
     fresh = []
     for window in missing:

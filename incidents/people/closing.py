@@ -31,12 +31,12 @@ def act(
         return transitions.act(incident_id, trigger, actor=actor, note=note, now=now, **changes)
     with transaction.atomic():
         upsert.lock_placement()
-        told = _split_off_measured(incident_id, actor=actor, now=now)
+        text = _split_off_measured(incident_id, actor=actor, now=now)
         outcome = transitions.act(incident_id, trigger, actor=actor, note=note, now=now, **changes)
         if isinstance(outcome, Refused):
             transaction.set_rollback(True)
             return outcome
-    return Acted(outcome.state, told)
+    return Acted(outcome.state, text)
 
 
 def _split_off_measured(incident_id: int, *, actor: str, now: datetime) -> str:

@@ -359,11 +359,11 @@ class _Desk:
         outbox.enqueue([entry], now=self.now)
 
     def decide(
-        self, kind: Decision.Kind, told: Mapping[Incident, str], *, fault: Fault | None = None
+        self, kind: Decision.Kind, texts: Mapping[Incident, str], *, fault: Fault | None = None
     ) -> None:
         actor = self.actor[:150]
         decisions = []
-        for incident, text in told.items():
+        for incident, text in texts.items():
             decision = Decision(
                 fault=fault,
                 incident=incident,

@@ -249,8 +249,10 @@ def _list_tellers(faults: Iterable[Fault]) -> tuple[str, ...]:
     for fault in faults:
         known = (fault.best_provenance, fault.last_provenance)
         found |= {provenances.from_wire(wire) for wire in known if wire}
-    ordered = sorted(found, key=lambda one: (-one.forger.rank, provenances.describe(one)))
-    return tuple(provenances.describe(one) for one in ordered)
+    ordered = sorted(
+        found, key=lambda provenance: (-provenance.forger.rank, provenances.describe(provenance))
+    )
+    return tuple(provenances.describe(provenance) for provenance in ordered)
 
 
 def _get_common_reason(reason: str) -> str:

@@ -153,8 +153,8 @@ def _place(batch: TriageBatch, case: FaultCase) -> None:
         placement.assign(batch, case)
         return
 
-    def order(one: tuple[IncidentCase, datetime]) -> tuple[bool, timedelta]:
-        incident, since = one
+    def order(candidate: tuple[IncidentCase, datetime]) -> tuple[bool, timedelta]:
+        incident, since = candidate
         return not _is_explained_by(incident, case), abs(since - case.row.raised_at)
 
     incident = min(near, key=order)[0]

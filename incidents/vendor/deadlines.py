@@ -61,7 +61,7 @@ def get_expected_lengths() -> Mapping[CaseState, timedelta]:
 
 def _put_in(now: datetime) -> list[str]:
     """The ledger knows another part in the slot: the vendor's is in, whoever put it there."""
-    told = []
+    sentences = []
     waiting = _WITHOUT_PART.objects()
     rows = (
         InService.objects.filter(slot__in=[case.resource for case in waiting], to_at=None)
@@ -76,17 +76,17 @@ def _put_in(now: datetime) -> list[str]:
         )
         if is_other and parts.find_new_serial(case):
             note = "Polls see another part in the slot."
-            told += _move(case, Move.INSTALL, note, now)
-    return told
+            sentences += _move(case, Move.INSTALL, note, now)
+    return sentences
 
 
 def _verify_restored(now: datetime) -> list[str]:
     """Service was restored after the part was put in: the part is verified by what was verified
     then."""
-    told = []
+    sentences = []
     for case in _RESTORED.objects():
-        told += _move(case, Move.VERIFY, "Service was restored with it.", now)
-    return told
+        sentences += _move(case, Move.VERIFY, "Service was restored with it.", now)
+    return sentences
 
 
 def _move(case: VendorCase, what: Move, note: str, now: datetime) -> list[str]:

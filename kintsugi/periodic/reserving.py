@@ -23,7 +23,7 @@ def follow_reservations(now: datetime, slurm: SlurmReader) -> bool:
     except SlurmError as error:
         _log.info("Slurm's reservations could not be read: %s", error)
         return False
-    incidents.follow(get_windows(reservations), now, of=RESERVATIONS)
+    incidents.follow(get_windows(reservations), now, source=RESERVATIONS)
     return True
 
 

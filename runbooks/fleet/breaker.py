@@ -38,10 +38,10 @@ def _is_believed() -> Q:
     take the node out, since nobody could be asked. What anybody may have written trips nothing."""
     members = IncidentFault.objects.filter(incident=OuterRef("pk"))
     drains = Q(fault__action__in=_REPAIRS) | Q(fault__fault_type__among=Given("unfit"))
-    told = members.filter(drains, fault__forger__in=BELIEVED)
+    believed = members.filter(drains, fault__forger__in=BELIEVED)
     runs = Run.objects.filter(incident=OuterRef("pk"))
     seen = runs.filter(Q(claimed_at__isnull=False) | Q(facts__has_key=WITNESS))
-    return Q(Exists(told)) | Q(Exists(seen))
+    return Q(Exists(believed)) | Q(Exists(seen))
 
 
 _STANDING = Prepared(lambda: Breaker.objects.filter(closed_at=None).order_by("pk")[:1])

@@ -28,8 +28,8 @@ def is_tripped(fleet: Fleet) -> bool:
     return is_too_many(len(fleet.turned_bad), len(fleet.nodes), bounds=fleet.bounds)
 
 
-def is_too_many(bad: int, of: int, *, bounds: Bounds) -> bool:
-    return bad > max(bounds.cap_nodes, of * bounds.breaker_share)
+def is_too_many(bad: int, node_count: int, *, bounds: Bounds) -> bool:
+    return bad > max(bounds.cap_nodes, node_count * bounds.breaker_share)
 
 
 def check_breaker(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
@@ -45,10 +45,10 @@ def check_breaker(request: Request, fleet: Fleet, now: datetime) -> GuardRefused
     )
 
 
-def format_trip(bad: frozenset[str], of: int, *, bounds: Bounds) -> str:
+def format_trip(bad: frozenset[str], node_count: int, *, bounds: Bounds) -> str:
     """Why the breaker trips."""
     minutes = round(bounds.breaker_window.total_seconds() / 60)
-    turned_bad = f"{len(bad)} of {of} nodes turned bad within {minutes} min"
+    turned_bad = f"{len(bad)} of {node_count} nodes turned bad within {minutes} min"
     return f"{turned_bad} ({format_node_names(bad)}), and the limit is {bounds.breaker_share:.0%}"
 
 

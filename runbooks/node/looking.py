@@ -305,9 +305,9 @@ def read_refusal(shell: Shell, target: Target) -> NodeRefusal | NoAnswer | None:
         return None
     if found["word"] == "hidden":
         return NodeRefusal(f"Kintsugi's user may not look into the folder of {NEVER_FILE}")
-    said = _to_one_line(output.text[found.end() :])
+    words = _to_one_line(output.text[found.end() :])
     return NodeRefusal(
-        f'{NEVER_FILE} is there and says "{said}"' if said else f"{NEVER_FILE} is there"
+        f'{NEVER_FILE} is there and says "{words}"' if words else f"{NEVER_FILE} is there"
     )
 
 

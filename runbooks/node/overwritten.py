@@ -145,12 +145,12 @@ def put_back(ctx: Context, found: Overwritten) -> str:
     act = ctx.facts[_UNCHECKED]
     who, at = found.by or "someone", f"{found.at:%Y-%m-%d %H:%M:%S %Z}"
     words = f'with "{found.reason}"' if found.reason else "with words that are lost"
-    said = f"{who} had drained {ctx.node} at {at} {words}"
+    drained = f"{who} had drained {ctx.node} at {at} {words}"
     is_drain = act["act"] == _DRAIN
     ours = f"Kintsugi {'drained' if is_drain else 'resumed'} it in the same moment"
     if not _stands(act, ctx.state):
         del ctx.facts[_UNCHECKED]
-        return f"{said}, and {ours}: somebody has changed it since, and it is left as it is"
+        return f"{drained}, and {ours}: somebody has changed it since, and it is left as it is"
     note = f" (by {who}, {at}; put back by Kintsugi)"
     reason = found.reason or f"drained in the same second as by Kintsugi, ask {who}"
     after = ctx.world.slurm_writer.drain(
@@ -160,7 +160,7 @@ def put_back(ctx: Context, found: Overwritten) -> str:
     if _UNCHECKED in ctx.facts:
         restored = {"reason": found.reason, "by": found.by, "at": _format_second(found.at)}
         ctx.facts[_UNCHECKED]["restored"] = restored
-    return f"{said}, and {ours}: their drain and their words are put back"
+    return f"{drained}, and {ours}: their drain and their words are put back"
 
 
 def _stands(act: Mapping[str, str], state: NodeState) -> bool:

@@ -165,9 +165,9 @@ def _write_mode(change: ModeChange, *, actor: str, now: datetime, people: str) -
     RunbookMode.objects.update_or_create(runbook=change.runbook, defaults=values)
     word = SITE_WORD if change.runbook == fleet.SITE else change.runbook
     text = _format_mode(word, change.mode)
-    told = text if people == actor else f"{text} Asked for by {people}."
-    audit.record_person(actor, "set_mode", told, now=now)
-    return Controlled(told)
+    sentence = text if people == actor else f"{text} Asked for by {people}."
+    audit.record_person(actor, "set_mode", sentence, now=now)
+    return Controlled(sentence)
 
 
 def _find_objection_to_arming(runbook: str, *, now: datetime, world: World | None) -> str:
@@ -385,12 +385,12 @@ def stop(reason: str, *, actor: str, now: datetime, gives_back: bool = True) -> 
     """
     if not reason.strip():
         return ControlRefused("The stop switch needs a reason: everyone who sees it will ask.")
-    told = reason if gives_back else f"Nothing is given back. {reason}"
+    record = reason if gives_back else f"Nothing is given back. {reason}"
     with transaction.atomic():
         switch = StopSwitch.objects.create(
             reason=reason[:255], engaged_by=actor[:150], engaged_at=now
         )
-        audit.record_person(actor, "stop", told, now=now)
+        audit.record_person(actor, "stop", record, now=now)
     text = "The stop switch is engaged: nothing disruptive is done until it is released"
     if gives_back:
         return Controlled(f"{text}.")

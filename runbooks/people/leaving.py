@@ -129,9 +129,9 @@ def leave_drains(
     """Each drain of ours, one after the other, those first of which an earlier call has not told
     the end."""
     for run in Run.objects.filter(facts__has_key=_LEAVING).select_related("incident", "node"):
-        told = _tell_earlier(run, world=world, actor=actor, clock=clock)
-        if told is not None:
-            yield told
+        earlier = _tell_earlier(run, world=world, actor=actor, clock=clock)
+        if earlier is not None:
+            yield earlier
     for held in list_drains(world, give_back=give_back, now=clock()):
         try:
             yield _leave(held, world=world, actor=actor, clock=clock)

@@ -49,10 +49,10 @@ class HttpResponse:
         """What the controller said beside its status, on one line (DSP0266, section 8.6: error
         responses)."""
         error = self.document.get("error")
-        told = error if isinstance(error, Mapping) else {}
-        more = told.get("@Message.ExtendedInfo")
+        body = error if isinstance(error, Mapping) else {}
+        more = body.get("@Message.ExtendedInfo")
         first = more[0] if isinstance(more, list) and more and isinstance(more[0], Mapping) else {}
-        text = str(first.get("Message") or told.get("message") or "")
+        text = str(first.get("Message") or body.get("message") or "")
         return f"HTTP {self.status}" + (f" ({' '.join(text.split())[:_SHOWN]})" if text else "")
 
 

@@ -192,7 +192,7 @@ def reject(request: SecondPersonRequest, reason: str, *, actor: str, now: dateti
 def expire(now: datetime) -> list[SecondPersonRequest]:
     """Ends those whose time is over; which. Under the lock."""
     past = list(SecondPersonRequest.objects.filter(ended_at=None, until__lte=now))
-    return [one for one in past if _end(one, Ending.EXPIRED, audit.KINTSUGI, now)]
+    return [request for request in past if _end(request, Ending.EXPIRED, audit.KINTSUGI, now)]
 
 
 def end_outdated(request: SecondPersonRequest, now: datetime) -> None:

@@ -101,11 +101,11 @@ def compute_report(episodes: Collection[Episode]) -> DryRunReport:
     )
 
 
-def compute_share(count: int, of: int) -> Share:
-    found = proportions.estimate_clopper_pearson(count, of)
+def compute_share(count: int, total: int) -> Share:
+    found = proportions.estimate_clopper_pearson(count, total)
     assert found.low is not None  # noqa: S101 - exact limits are always numbers
     assert found.high is not None  # noqa: S101
-    return Share(count, of, found.low, found.high)
+    return Share(count, total, found.low, found.high)
 
 
 def list_external_drains(

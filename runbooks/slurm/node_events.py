@@ -29,8 +29,8 @@ def parse_events(text: str) -> list[NodeEvent]:
 def has_no_accounts(output: Output) -> bool:
     """sacctmgr of 22.05.8 without slurmdbd: `You are not running a supported accounting_storage
     plugin`."""
-    said = output.stderr + output.stdout
-    return queries.has_no_accounts(output) or b"supported accounting_storage plugin" in said
+    printed = output.stderr + output.stdout
+    return queries.has_no_accounts(output) or b"supported accounting_storage plugin" in printed
 
 
 def _parse_event(row: list[str]) -> NodeEvent | None:

@@ -129,10 +129,10 @@ _NO_ALARM = re.compile(
 _LEAKS = {"state asserted": 2, "state deasserted": 0}
 
 
-def classify_sensor(*told: str) -> AlarmKind:
+def classify_sensor(*names: str) -> AlarmKind:
     """By the sensor's type first, then its name, then its unit; HARDWARE for what nothing is known
     of."""
-    for words in told:
+    for words in names:
         for pattern, kind in _KINDS:
             if words and pattern.search(words):
                 return kind

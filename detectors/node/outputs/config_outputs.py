@@ -183,11 +183,11 @@ def _parse_far_end(row: Mapping[str, Any]) -> Optional[FarEnd]:
     if not isinstance(chassis, dict) or "id" in chassis:
         return None
     name = next((str(key) for key in chassis), "")
-    told = port if isinstance(port, dict) else {}
-    id_ = told.get("id")
+    values = port if isinstance(port, dict) else {}
+    id_ = values.get("id")
     is_named = isinstance(id_, dict) and id_.get("type") in ("ifname", "local", "ifalias")
     text = str(id_.get("value", "")) if is_named and isinstance(id_, dict) else ""
-    return FarEnd(name, text, str(told.get("descr", "")))
+    return FarEnd(name, text, str(values.get("descr", "")))
 
 
 def _list(value: Any) -> list[Any]:

@@ -107,9 +107,9 @@ class RelpConnection(Connection):
 
     def _follow(self, frame: Frame) -> None:
         if frame.command == b"open" and not self._is_session:
-            said = answer_offers(frame.data)
-            self._is_session = said.startswith(OK)
-            self._add(_Answer(format_answer(frame.number, said), is_last=not self._is_session))
+            answer = answer_offers(frame.data)
+            self._is_session = answer.startswith(OK)
+            self._add(_Answer(format_answer(frame.number, answer), is_last=not self._is_session))
         elif frame.command == b"close":
             self._add(_Answer(format_answer(frame.number) + SERVER_CLOSE, is_last=True))
         elif self._is_session:

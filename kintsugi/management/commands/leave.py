@@ -107,15 +107,15 @@ class Command(StoreCommand):
             self._problems.append(f"Workers are at runs {numbers}: stop them, and call this again.")
         if ended.settled_at is not None:
             time.sleep(max(0.0, (ended.settled_at - timezone.now()).total_seconds()))
-        told = set()
+        shown_nodes = set()
         for left in leaving.leave_drains(
             self._world, give_back=self._give_back, actor=self._actor, clock=timezone.now
         ):
-            told.add(left.node)
+            shown_nodes.add(left.node)
             self._say(left.text)
             if not left.is_done:
                 self._problems.append(left.text)
-        self._tell_not_held(told)
+        self._tell_not_held(shown_nodes)
         self._export()
         entries = _list_entries(leaving.list_left_nodes())
         for traces in node_traces.look_after(self._world.shell, entries, removes=True):

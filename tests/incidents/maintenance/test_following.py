@@ -38,7 +38,7 @@ def reservation(**values: Any) -> Followed:
 
 
 def slurm_says(*windows: Followed, now: datetime = NOW) -> None:
-    follow(windows, now, of="slurm")
+    follow(windows, now, source="slurm")
 
 
 def states(plans: dict[str, str], now: datetime) -> None:
