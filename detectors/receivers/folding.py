@@ -8,7 +8,7 @@ waits.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from detectors.faults import EventKind, FaultEvent
@@ -57,31 +57,15 @@ class Folded:
 
     def build_event(self, observed_at: datetime, source: str = "") -> FaultEvent:
         """`source` where it is another than its own."""
-        fact = self.fact
-        teller = source or self.source
-        severity, action, component = fact.severity, fact.action, fact.component
-        event = FaultEvent(
-            "",
-            fact.fault_type,
-            fact.event,
-            fact.resource,
-            teller,
-            self.at,
-            observed_at,
-            severity,
-            action,
-            component,
-        )
-        excerpt = excerpt_of(self.line)
-        return replace(
-            event,
-            qualifier=fact.qualifier,
-            source_key=self.source_key,
-            count=self.count,
-            code=fact.code,
-            excerpt=excerpt,
-            attributes=fact.attributes,
+        values = {name: getattr(self.fact, name) for name in SHARED_FIELDS}
+        values.update(occurred_at=self.at, source_key=self.source_key, count=self.count)
+        values["excerpt"] = excerpt_of(self.line)
+        return FaultEvent(
+            event_id="",
+            source=source or self.source,
+            observed_at=observed_at,
             provenance=self.provenance,
+            **values,
         )
 
 
