@@ -8,7 +8,9 @@ from detectors.catalog.catalog import Catalog
 from detectors.detector import Detector
 
 
-def unused_metrics(detector: Detector, metrics: Collection[str], catalog: Catalog) -> list[str]:
+def list_unused_metrics(
+    detector: Detector, metrics: Collection[str], catalog: Catalog
+) -> list[str]:
     """The metrics that no rule or type mentions, that no later round needs, and that the detector
     does not name as kept for the record."""
     kept = detector.keeps | detector.for_the_record

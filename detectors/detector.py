@@ -283,7 +283,7 @@ class NothingToCompare:
         return iter(())
 
 
-def provenance_of(detector: Detector, target: Target) -> Provenance:
+def get_provenance(detector: Detector, target: Target) -> Provenance:
     """Of what the detector sees of the target by itself."""
     proof = "its SSH host key" if detector.transport is Transport.SSH else ""
     return Provenance(target.name, detector.transport, proof, forger=detector.forger)

@@ -22,14 +22,14 @@ class DiscoveryError(Exception):
     """Two detectors of one name: says which classes."""
 
 
-def node_detectors(package: ModuleType) -> tuple[Detector, ...]:
+def list_node_detectors(package: ModuleType) -> tuple[Detector, ...]:
     """One of each class that looks at nodes, sub-packages included, in the order of their modules.
 
     A class counts in the module that defines it; one whose name begins with an underscore is a
     base of others. Raises DiscoveryError.
     """
     found: dict[str, Detector] = {}
-    for module in modules(package):
+    for module in iterate_modules(package):
         for detector in _list_detectors(module):
             other = found.setdefault(detector.name, detector)
             if other is not detector:
@@ -40,7 +40,7 @@ def node_detectors(package: ModuleType) -> tuple[Detector, ...]:
     return tuple(found.values())
 
 
-def modules(package: ModuleType) -> Iterator[ModuleType]:
+def iterate_modules(package: ModuleType) -> Iterator[ModuleType]:
     """Every module below the package, imported, by name."""
     below = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     for name in sorted(found.name for found in below):

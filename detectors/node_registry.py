@@ -12,5 +12,7 @@ from detectors.detector import Detector
 # The most frequent first: the first that looks says for all whether the node answers, and must be
 # due again at the next look.
 NODE_DETECTORS: tuple[Detector, ...] = tuple(
-    sorted(discovery.node_detectors(node), key=lambda detector: (detector.every, detector.name))
+    sorted(
+        discovery.list_node_detectors(node), key=lambda detector: (detector.every, detector.name)
+    )
 )

@@ -110,11 +110,6 @@ def of_line(
     )
 
 
-def better(one: Provenance, other: Provenance) -> Provenance:
-    """The one that fewer could have forged; of two alike, the first."""
-    return other if other.forger.rank > one.forger.rank else one
-
-
 def _rank(forger: Forger) -> int:
     return forger.rank
 

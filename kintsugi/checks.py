@@ -38,7 +38,7 @@ def check_redis_eviction(app_configs: Any, **_: Any) -> Sequence[checks.CheckMes
     try:
         policy = str(client.info("memory").get("maxmemory_policy", ""))
     except redis.RedisError as error:
-        why = error_text.reason(error).rstrip(".")
+        why = error_text.format_reason(error).rstrip(".")
         words = f"REDIS_URL does not answer: {why}. Faults wait until it does."
         return [
             checks.Warning(words, hint="Start Redis, or correct REDIS_URL.", id="kintsugi.W001")

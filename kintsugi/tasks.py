@@ -298,6 +298,6 @@ def _send(
     try:
         task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False, **route)
     except (OperationalError, OSError) as error:
-        broker.OUTAGE.begin(error_text.reason(error).rstrip("."))
+        broker.OUTAGE.begin(error_text.format_reason(error).rstrip("."))
     else:
         broker.OUTAGE.end()

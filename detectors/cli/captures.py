@@ -61,7 +61,7 @@ def read_folder(path: Path, detector: str, taken_at: datetime) -> Reading:
         values = parse_snmprec(records.read_bytes()) if records.exists() else {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CaptureError(
-            f"{path}: no capture of {detector}: {error_text.reason(error)}"
+            f"{path}: no capture of {detector}: {error_text.format_reason(error)}"
         ) from error
     return Reading(detector, target, taken_at, outputs, values)
 

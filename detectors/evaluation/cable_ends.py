@@ -194,7 +194,7 @@ def _has_errors(observations: Sequence[Observation]) -> Optional[bool]:
     return any(rate > _ERRORS_PER_S for rate in rates)
 
 
-def light(observations: Sequence[Observation]) -> Iterator[Observation]:
+def observe_light(observations: Sequence[Observation]) -> Iterator[Observation]:
     """`optics.light` of each port whose module has told of light in this round."""
     of_light = (
         "optics.rx_power_dbm",
@@ -245,7 +245,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def suspects(
+def find_suspects(
     switch: str, ports: Sequence[ExpectedPort], observations: Sequence[Observation]
 ) -> Iterator[tuple[Pair, Finding]]:
     """Each bad cable between nodes and one switch, judged with the other cables of its module.

@@ -74,7 +74,7 @@ class _Round:
     streaks: dict[_RuleKey, Streak] = field(default_factory=dict)
     rises: dict[_RuleKey, _Rises] = field(default_factory=dict)
 
-    def opinions(self, seen: Observation) -> dict[str, list[Opined]]:
+    def get_opinions(self, seen: Observation) -> dict[str, list[Opined]]:
         """By fault type, so that the rows of one type are weighed together."""
         by_type: dict[str, list[Opined]] = {}
         for rule in self.catalog.rules.get(seen.metric, ()):
@@ -103,7 +103,9 @@ class _Round:
         is_enough = streak.polls >= needed and seen.observed_at - streak.since >= hold
         return opinion if is_enough else Opinion.NONE
 
-    def last_good(self, rules: Sequence[ThresholdRule], seen: Observation) -> Optional[datetime]:
+    def get_last_good_time(
+        self, rules: Sequence[ThresholdRule], seen: Observation
+    ) -> Optional[datetime]:
         """When none of these rules, all of which find it faulty now, did yet; None: not known."""
         looks = []
         for rule in rules:
@@ -162,7 +164,7 @@ def judge(
     polling_round = _Round(before, catalog, booted_at)
     events: list[FaultEvent] = []
     for seen in observations:
-        for opinions in polling_round.opinions(seen).values():
+        for opinions in polling_round.get_opinions(seen).values():
             event = _make_event(seen, opinions, active, polling_round)
             if event is not None:
                 events.append(event)
@@ -196,7 +198,7 @@ def _make_event(
     faulty = [rule for rule, opinion in opinions if opinion is Opinion.FAULTY]
     if faulty:
         event = build_event(seen, get_worst(faulty, catalog), EventKind.RAISED, catalog)
-        good_at = polling_round.last_good(faulty, seen)
+        good_at = polling_round.get_last_good_time(faulty, seen)
         if good_at is None:
             return event
         if fingerprint(event.resource, event.fault_type, event.qualifier) in active:

@@ -128,7 +128,7 @@ def is_blank(value: float) -> bool:
     )
 
 
-def gpu_of(host: str, labels: Mapping[str, str]) -> str:
+def get_gpu_resource(host: str, labels: Mapping[str, str]) -> str:
     """The GPU by PCI address, else UUID, else index (both are aliases that ingest resolves); empty
     for no GPU."""
     if labels.get("GPU_I_ID"):
@@ -143,11 +143,11 @@ def gpu_of(host: str, labels: Mapping[str, str]) -> str:
     return resources.gpu(host, f"index:{index}") if index.isdecimal() and len(index) < 4 else ""
 
 
-def facts(host: str, metrics: Iterable[Metric]) -> Iterator[GpuFact]:
+def list_facts(host: str, metrics: Iterable[Metric]) -> Iterator[GpuFact]:
     """What the fields of one host say, GPU by GPU. Blank values are no facts."""
     gpus: dict[str, list[Metric]] = {}
     for metric in metrics:
-        resource = gpu_of(host, metric.labels) if metric.name.startswith(PREFIXES) else ""
+        resource = get_gpu_resource(host, metric.labels) if metric.name.startswith(PREFIXES) else ""
         if resource and not is_blank(metric.value):
             gpus.setdefault(resource, []).append(metric)
     for resource, its in gpus.items():

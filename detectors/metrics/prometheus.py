@@ -22,7 +22,7 @@ from detectors.provenance import Transport
 _JOBS = ".*(node|dcgm|gpu).*"
 
 
-def queries(target: Target) -> dict[str, str]:
+def build_queries(target: Target) -> dict[str, str]:
     """By output name. The setting `prometheus_jobs` is the pattern of the scrape jobs that watch
     nodes."""
     jobs = (
@@ -66,7 +66,7 @@ class PrometheusDetector(NothingToCompare):
         )
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
-        return Reading(self.name, target, now, promql.ask(target, via, queries(target)))
+        return Reading(self.name, target, now, promql.ask(target, via, build_queries(target)))
 
     def sniff(self, text: bytes) -> str:
         if b'"DCGM_' in text:
@@ -106,7 +106,7 @@ def _observe_scrapes(
     reading: Reading, name: str, answer: QueryResult, chosen: str
 ) -> Iterator[Observation]:
     for series in answer.series:
-        host = promql.host(series.labels, chosen)
+        host = promql.get_host(series.labels, chosen)
         if host == resources.UNKNOWN_HOST:
             continue
         job, instance = series.labels.get("job", ""), series.labels.get("instance", "")
@@ -132,11 +132,11 @@ def _observe_scrapes(
 def _observe_gpus(reading: Reading, answer: QueryResult, chosen: str) -> Iterator[Observation]:
     hosts: dict[str, list[Metric]] = {}
     for series in answer.series:
-        host = promql.host(series.labels, chosen)
+        host = promql.get_host(series.labels, chosen)
         if host != resources.UNKNOWN_HOST:
             hosts.setdefault(host, []).append(_make_metric(series))
     for host, metrics in hosts.items():
-        for fact in dcgm_fields.facts(host, metrics):
+        for fact in dcgm_fields.list_facts(host, metrics):
             yield reading.saw(fact.metric, fact.value, fact.resource, **fact.attributes)
 
 

@@ -48,7 +48,7 @@ class QueryResult:
     is_usable: bool = True
 
 
-def address(target: Target) -> str:
+def get_address(target: Target) -> str:
     """Raises DetectorError for a site without one."""
     url = target.expected.urls.get(URL)
     if not url:
@@ -59,7 +59,7 @@ def address(target: Target) -> str:
 def ask(target: Target, via: Transports, queries: Mapping[str, str]) -> dict[str, Output]:
     """Each query by its name. Raises Unreachable, and DetectorError for a site without an
     address."""
-    base = address(target)
+    base = get_address(target)
     asked = {
         name: f"{base}/api/v1/query?{urlencode({'query': text})}" for name, text in queries.items()
     }
@@ -97,7 +97,7 @@ def answer(output: Output) -> QueryResult:
     return QueryResult(known, tuple(complaints))
 
 
-def host(labels: Mapping[str, str], chosen: str = "") -> str:
+def get_host(labels: Mapping[str, str], chosen: str = "") -> str:
     """The short host that a series is of: by the site's own label, or by the usual ones; `-` when
     none tells."""
     for label in (chosen, *_HOST_LABELS):

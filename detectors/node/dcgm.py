@@ -70,7 +70,7 @@ class DcgmDetector(NothingToCompare):
             yield reading.silent(f"dcgm-exporter: {output.complaint}")
             return
         page = exposition.read(output.stdout)
-        facts = list(dcgm_fields.facts(reading.target.name, page.metrics))
+        facts = list(dcgm_fields.list_facts(reading.target.name, page.metrics))
         for fact in facts:
             yield reading.saw(fact.metric, fact.value, fact.resource, **fact.attributes)
         if not facts:

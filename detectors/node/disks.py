@@ -56,7 +56,7 @@ class DisksDetector(NothingToCompare):
         round still runs."""
         nvme = (f"/sys/class/nvme/nvme*/{key}" for key in (*_METRICS, "state"))
         listing = [
-            files.reading("nvme-list", "/sys/class/nvme", *nvme, depth=2),
+            files.build_read_command("nvme-list", "/sys/class/nvme", *nvme, depth=2),
             Command(
                 "block-list",
                 ("lsblk", "--json", "--nodeps", "--output", "NAME,TYPE,VENDOR,MODEL"),
@@ -108,7 +108,7 @@ def _is_unlisted(name: str, output: Output) -> bool:
 
 
 def _observe_list(reading: Reading, output: Output) -> Iterator[Observation]:
-    for path, value in files.contents(output).items():
+    for path, value in files.parse_contents(output).items():
         found = _NVME.match(path)
         if found is None:
             continue
@@ -123,7 +123,7 @@ def _observe_list(reading: Reading, output: Output) -> Iterator[Observation]:
 def _list_questions(outputs: dict[str, Output]) -> list[Command]:
     """One for each disk that is alive; none for volumes that a RAID controller made up."""
     states: dict[str, str] = {}
-    for path, value in files.contents(outputs["nvme-list"]).items():
+    for path, value in files.parse_contents(outputs["nvme-list"]).items():
         found = _NVME.match(path)
         if found:
             states[found[1]] = value.strip() if found[2] == "state" else states.get(found[1], "")

@@ -28,7 +28,7 @@ from detectors.faults import Observation
 from detectors.transports import files
 
 _ROOT = "/sys/bus/pci/devices"
-_LINKS = files.reading(
+_LINKS = files.build_read_command(
     "links",
     _ROOT,
     *("*/class", "*/vendor", "*/secondary_bus_number"),
@@ -176,7 +176,7 @@ def _parse_sysfs(output: Optional[Output]) -> Iterator[Device]:
     if output is None:
         return
     texts: dict[str, dict[str, str]] = {}
-    for path, text in files.contents(output).items():
+    for path, text in files.parse_contents(output).items():
         parts = path.split("/")
         pci = resources.pci_address(parts[-2]) if len(parts) > 2 else None
         if pci is not None:
@@ -310,7 +310,7 @@ def _parse_errors(reading: Reading) -> Optional[dict[str, dict[str, int]]]:
     if output is None:
         return None
     found: dict[str, dict[str, int]] = {}
-    for path, text in files.contents(output).items():
+    for path, text in files.parse_contents(output).items():
         parts = path.split("/")
         kind = _KINDS.get(parts[-1], "")
         pci = resources.pci_address(parts[-2]) if len(parts) > 2 else None

@@ -142,7 +142,7 @@ class TransceiverDetector(NothingToCompare):
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         """The least light of each port, and which lane has more new errors than the others and less
         light too."""
-        yield from cable_ends.light(now)
+        yield from cable_ends.observe_light(now)
         light: dict[str, dict[str, float]] = {}
         errors: dict[str, dict[str, int]] = {}
         for seen in now:

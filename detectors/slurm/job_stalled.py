@@ -126,10 +126,10 @@ def _parse_gpus(reading: Reading, answers: Mapping[str, QueryResult]) -> dict[st
     power: dict[tuple[str, str], float] = {}
     for series in answers["power"].series if "power" in answers else ():
         if series.value == series.value:
-            power[promql.host(series.labels, chosen), _get_gpu(series.labels)] = series.value
+            power[promql.get_host(series.labels, chosen), _get_gpu(series.labels)] = series.value
     found: dict[str, list[GpuSample]] = {}
     for series in answers["busy"].series if "busy" in answers else ():
-        key = (promql.host(series.labels, chosen), _get_gpu(series.labels))
+        key = (promql.get_host(series.labels, chosen), _get_gpu(series.labels))
         if key in power and series.value == series.value:
             found.setdefault(key[0], []).append(GpuSample(key[1], series.value, power[key]))
     return found
@@ -144,7 +144,7 @@ def _parse_traffic(reading: Reading, answers: Mapping[str, QueryResult]) -> dict
     found: dict[str, float] = {}
     for series in answers["traffic"].series if "traffic" in answers else ():
         if series.value == series.value:
-            host = promql.host(series.labels, chosen)
+            host = promql.get_host(series.labels, chosen)
             found[host] = found.get(host, 0.0) + series.value
     return found
 

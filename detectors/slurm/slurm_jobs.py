@@ -60,9 +60,11 @@ class SlurmJobsDetector(NothingToCompare):
     def parse(self, reading: Reading) -> Iterator[Observation]:
         nodes = _parse_nodes(reading)
         accounts = reading.outputs.get("ended")
-        ended = jobs(accounts.stdout) if accounts is not None and accounts.status == 0 else None
+        ended = (
+            parse_jobs(accounts.stdout) if accounts is not None and accounts.status == 0 else None
+        )
         lately = reading.outputs.get("lately")
-        remembered = jobs(lately.stdout) if lately is not None and lately.status == 0 else []
+        remembered = parse_jobs(lately.stdout) if lately is not None and lately.status == 0 else []
         lost = {job.job_id: job for job, state in [*(ended or []), *remembered] if state == _LOST}
         fresh = [job for job in lost.values() if job.ended_at > reading.taken_at - _LOST_LATELY]
         yield from _observe_lost_jobs(reading, fresh, nodes)
@@ -88,7 +90,7 @@ def _parse_nodes(reading: Reading) -> dict[str, NodeState]:
     return {} if output is None else output_formats.parse_nodes(output.text).nodes
 
 
-def jobs(text: bytes) -> list[tuple[EndedJob, str]]:
+def parse_jobs(text: bytes) -> list[tuple[EndedJob, str]]:
     """Rows of id, state, end, user, nodes and name, and each one's state."""
     found: list[tuple[EndedJob, str]] = []
     places = 0

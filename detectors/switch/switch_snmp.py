@@ -176,7 +176,7 @@ class SwitchSensorsDetector(NothingToCompare):
         yield from forwarding.observe_neighbours(reading, tables)
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-        yield from cable_ends.light(now)
+        yield from cable_ends.observe_light(now)
 
 
 def _get_values(reading: Reading) -> Mapping[str, SnmpValue]:

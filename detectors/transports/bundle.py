@@ -36,7 +36,7 @@ def lock_path(name: str) -> Path:
     return find_private_folder() / f"{name}.lock"
 
 
-def script(commands: Sequence[Command], nonce: str, *, is_root: bool) -> str:
+def build_script(commands: Sequence[Command], nonce: str, *, is_root: bool) -> str:
     """One line for each command, `k LIMIT ARGV...`, behind the function `k` that runs it between
     two marks."""
     mark = _MARK.format(nonce=nonce)
@@ -53,17 +53,17 @@ def _make_line(command: Command, is_root: bool) -> str:
     return shlex.join((f"{command.timeout.total_seconds():g}", *sudo, *command.argv))
 
 
-def wrapped(name: str, text: str) -> tuple[str, ...]:
+def build_locked_command(name: str, text: str) -> tuple[str, ...]:
     """The argv that runs a script under the lock of that name."""
     return ("sh", "-c", _LOCKED, NAME, name, text)
 
 
-def lines(text: str) -> list[tuple[str, ...]]:
+def parse_script(text: str) -> list[tuple[str, ...]]:
     """The commands of a script, each as LIMIT ARGV...: for what plays a node."""
     return [tuple(shlex.split(line)[1:]) for line in text.splitlines() if line.startswith("k ")]
 
 
-def taken_apart(
+def split_outputs(
     commands: Sequence[Command], nonce: str, stdout: bytes, stderr: bytes
 ) -> dict[str, Output]:
     """Outputs by command name. A command that did not come to its end has status None."""

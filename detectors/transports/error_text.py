@@ -5,7 +5,7 @@ from __future__ import annotations
 _LONGEST = 200
 
 
-def reason(error: BaseException) -> str:
+def format_reason(error: BaseException) -> str:
     """What the system or a library said of it."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

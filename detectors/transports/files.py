@@ -11,7 +11,9 @@ from datetime import timedelta
 from detectors.detector import Command, Output
 
 
-def reading(name: str, root: str, *paths: str, depth: int = 6, as_root: bool = False) -> Command:
+def build_read_command(
+    name: str, root: str, *paths: str, depth: int = 6, as_root: bool = False
+) -> Command:
     """Prints every readable file below `root` whose whole path fits one of `paths` (find's -path: *
     crosses /).
 
@@ -26,7 +28,7 @@ def reading(name: str, root: str, *paths: str, depth: int = 6, as_root: bool = F
     return Command(name, argv, timeout=timedelta(seconds=10), as_root=as_root)
 
 
-def contents(output: Output) -> dict[str, str]:
+def parse_contents(output: Output) -> dict[str, str]:
     """Path to text, without the last line end. Lines that are none of grep's are passed over."""
     lines: dict[str, list[str]] = {}
     for line in output.stdout.decode("utf-8", "replace").splitlines():

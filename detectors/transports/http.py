@@ -52,7 +52,7 @@ Credentials = Callable[[Target, str], Optional[Union[Bearer, Basic]]]
 """What to show to which target at which URL (without user, password and query); None: nothing."""
 
 
-def nobody(target: Target, url: str) -> None:
+def send_no_credentials(target: Target, url: str) -> None:
     """Most exporters ask for nothing."""
 
 
@@ -66,7 +66,7 @@ class HttpTransport:
 
     def __init__(
         self,
-        credentials: Credentials = nobody,
+        credentials: Credentials = send_no_credentials,
         *,
         ca_file: Optional[str] = None,
         longest: int = LONGEST_BODY,
@@ -117,7 +117,7 @@ class HttpTransport:
         except (OSError, http.client.HTTPException) as error:
             if time.monotonic() >= deadline - 0.01:
                 return _make_late_output(b""), ""
-            reason = error_text.reason(error)
+            reason = error_text.format_reason(error)
             raise DetectorError(
                 f"{_format_shown(parts)} on {target.name}: the answer broke off: {reason}"
             ) from None
@@ -193,7 +193,7 @@ def _connect(target: Target, parts: SplitResult, connection: http.client.HTTPCon
         # The machine answers, and says that no such server runs: it is reachable.
         raise DetectorError(f"{where}: connection refused, nothing listens there") from None
     except (OSError, UnicodeError) as error:
-        raise Unreachable(f"{where}: {error_text.reason(error)}") from None
+        raise Unreachable(f"{where}: {error_text.format_reason(error)}") from None
 
 
 @contextlib.contextmanager

@@ -72,7 +72,7 @@ class LocalShell:
             status = None
         took = timedelta(seconds=time.monotonic() - begun)
         if max(len(stdout), len(stderr)) > LONGEST_OUTPUT:
-            raise too_long(argv[0], target)
+            raise build_too_long_error(argv[0], target)
         return Output(status, stdout, stderr, took)
 
     def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
@@ -89,7 +89,7 @@ class LocalShell:
             return Output(127, b"", str(error).encode(), timedelta(0))
 
 
-def too_long(what: str, target: Target) -> DetectorError:
+def build_too_long_error(what: str, target: Target) -> DetectorError:
     """Half an answer would say that the other half is not there."""
     most = f"{LONGEST_OUTPUT // 1024 // 1024} MiB"
     return DetectorError(

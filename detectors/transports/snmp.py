@@ -34,8 +34,8 @@ from detectors.transports.snmp_credentials import (
     SnmpCredentials,
     SnmpLimits,
     SnmpVersion,
-    access_hint,
-    where,
+    describe_access_check,
+    describe_address,
 )
 from detectors.transports.snmp_walk import (
     Bound,
@@ -44,8 +44,8 @@ from detectors.transports.snmp_walk import (
     SnmpRefused,
     SnmpTimeout,
     Walk,
-    arcs,
-    dotted,
+    format_oid,
+    parse_oid,
     to_plain,
 )
 
@@ -101,13 +101,15 @@ class SnmpTransport:
         found: dict[str, SnmpValue] = dict.fromkeys(oids)
         size = self._limits.objects_per_answer
         for start in range(0, len(oids), size):
-            for oid, value in await session.get([arcs(oid) for oid in oids[start : start + size]]):
-                found[dotted(oid)] = to_plain(value)
+            for oid, value in await session.get(
+                [parse_oid(oid) for oid in oids[start : start + size]]
+            ):
+                found[format_oid(oid)] = to_plain(value)
         return found
 
     def _run(self, target: Target, ask: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
         credentials = self._credentials(target)
-        place = where(target, credentials)
+        place = describe_address(target, credentials)
 
         async def run(loop: _Loop) -> T:
             return await ask(await loop.session(target.address, credentials, self._limits))
@@ -118,14 +120,16 @@ class SnmpTransport:
             tries = self._limits.retries + 1
             raise Unreachable(
                 f"{place}: no answer in {tries} tries of {self._limits.timeout_s:g} s. Check that"
-                f" the switch is up, its address and port, {access_hint(credentials)}"
+                f" the switch is up, its address and port, {describe_access_check(credentials)}"
             ) from None
         except SnmpRefused as error:
             raise Unreachable(f"{place}: {error}. Check {error.hint}") from None
         except futures.TimeoutError:
             raise DetectorError(f"{place}: not done within {self._limits.walk_s:g} s") from None
         except (PySnmpError, OSError) as error:
-            raise Unreachable(f"{place}: {error_text.reason(error)}; check its address") from None
+            raise Unreachable(
+                f"{place}: {error_text.format_reason(error)}; check its address"
+            ) from None
         except DetectorError as error:
             raise DetectorError(f"{place}: {error}") from None
 
@@ -175,7 +179,7 @@ class _Loop:
         kind = v3arch.Udp6TransportTarget if ":" in address else v3arch.UdpTransportTarget
         target = await kind.create((address, credentials.port), limits.timeout_s, limits.retries)
         return _EngineSession(
-            self._engines[credentials], user_data(credentials), target, credentials.context
+            self._engines[credentials], build_user_data(credentials), target, credentials.context
         )
 
     def close(self) -> None:
@@ -284,7 +288,7 @@ _PRIV = {
 }
 
 
-def user_data(credentials: SnmpCredentials) -> Any:
+def build_user_data(credentials: SnmpCredentials) -> Any:
     """pysnmp's form of a v3 user."""
     has_auth = credentials.auth_protocol is not AuthProtocol.NONE
     has_priv = credentials.priv_protocol is not PrivProtocol.NONE

@@ -101,12 +101,12 @@ class SnmpLimits:
 Credentials = Callable[[Target], SnmpCredentials]
 
 
-def where(target: Target, credentials: SnmpCredentials) -> str:
+def describe_address(target: Target, credentials: SnmpCredentials) -> str:
     """Who was asked, where and how: the head of every message."""
     return f"{target.name} ({target.address}:{credentials.port}, {credentials.called})"
 
 
-def access_hint(credentials: SnmpCredentials) -> str:
+def describe_access_check(credentials: SnmpCredentials) -> str:
     """What else to check when no answer comes."""
     if credentials.version is SnmpVersion.V2C:
         return "the community (a wrong one is not answered), and that the agent allows this machine"

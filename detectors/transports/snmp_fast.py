@@ -27,10 +27,10 @@ from detectors.transports.snmp_credentials import (
     SnmpCredentials,
     SnmpLimits,
     SnmpVersion,
-    access_hint,
-    where,
+    describe_access_check,
+    describe_address,
 )
-from detectors.transports.snmp_walk import arcs
+from detectors.transports.snmp_walk import parse_oid
 
 try:
     from gufo.snmp import _fast as fast
@@ -89,10 +89,8 @@ class FastSnmpTransport:
                 except TimeoutError:
                     if not found:
                         raise
-                    text = (
-                        f"{where(target, self._credentials(target))}: it stopped answering after"
-                        f" {len(found)} objects"
-                    )
+                    place = describe_address(target, self._credentials(target))
+                    text = f"{place}: it stopped answering after {len(found)} objects"
                     raise DetectorError(text) from None
                 self._rows[target.name, column] = len(found) - before
         return found
@@ -113,7 +111,7 @@ class FastSnmpTransport:
         if self._credentials(target).version is SnmpVersion.V3:
             most = min(most, _ROWS_PER_V3_ANSWER)
         cursor = fast.GetIter(column, min(most, self._rows.get((target.name, column), most) + 1))
-        last = arcs(column)
+        last = parse_oid(column)
         while True:
             if time.monotonic() > deadline:
                 raise self._make_error(
@@ -127,7 +125,7 @@ class FastSnmpTransport:
                 if bound is None:
                     return
                 oid, value = bound
-                if (here := arcs(oid)) <= last:
+                if (here := parse_oid(oid)) <= last:
                     raise self._make_error(target, f"the agent went back to {oid}")
                 last = here
                 found[oid] = value
@@ -168,25 +166,26 @@ class FastSnmpTransport:
         except (TimeoutError, BlockingIOError):
             tries = self._limits.retries + 1
             raise Unreachable(
-                f"{where(target, credentials)}: no answer in {tries} tries of"
+                f"{describe_address(target, credentials)}: no answer in {tries} tries of"
                 f" {self._limits.timeout_s:g} s. Check that the switch is up, its address and port,"
-                f" {access_hint(credentials)}"
+                f" {describe_access_check(credentials)}"
             ) from None
         except fast.SnmpAuthError:
+            place = describe_address(target, credentials)
             raise Unreachable(
-                f"{where(target, credentials)}: authentication failed. Check the user's name on the"
+                f"{place}: authentication failed. Check the user's name on the"
                 " switch, the authentication key and protocol of the user"
             ) from None
         except (fast.SnmpError, OSError, ValueError) as error:
             raise DetectorError(
-                f"{where(target, credentials)}: {error_text.reason(error)}"
+                f"{describe_address(target, credentials)}: {error_text.format_reason(error)}"
             ) from None
         kept.used_at = time.monotonic()
         with self._lock:
             idle.append(kept)
 
     def _make_error(self, target: Target, text: str) -> DetectorError:
-        return DetectorError(f"{where(target, self._credentials(target))}: {text}")
+        return DetectorError(f"{describe_address(target, self._credentials(target))}: {text}")
 
 
 def _call_without_panic(ask: Callable[[], T]) -> T:

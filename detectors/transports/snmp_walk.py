@@ -55,7 +55,7 @@ class Walk:
     ) -> None:
         self._session, self._limits = session, limits
         self._rows_before, self.rows = rows, 0
-        self._cursors = {arcs(column): arcs(column) for column in columns}
+        self._cursors = {parse_oid(column): parse_oid(column) for column in columns}
         self._lengths = dict.fromkeys(self._cursors, 0)
         self._found: dict[str, SnmpValue] = {}
         self._most = limits.objects_per_answer
@@ -72,8 +72,9 @@ class Walk:
             done = self._take(active, answer)
             active = [column for column in active if column not in done]
             if len(self._found) > self._limits.objects:
+                below = format_oid(active[0])
                 raise DetectorError(
-                    f"more than {self._limits.objects} objects below {dotted(active[0])}: given up"
+                    f"more than {self._limits.objects} objects below {below}: given up"
                 )
         self.rows = max(self._lengths.values(), default=0)
         return self._found
@@ -111,16 +112,15 @@ class Walk:
             if oid[: len(column)] != column or isinstance(value, _NOTHING):
                 done.add(column)
             elif oid <= self._cursors[column]:
-                raise DetectorError(
-                    f"the agent went back to {dotted(oid)} after {dotted(self._cursors[column])}"
-                )
+                last = format_oid(self._cursors[column])
+                raise DetectorError(f"the agent went back to {format_oid(oid)} after {last}")
             else:
                 self._cursors[column] = oid
                 self._lengths[column] += 1
-                self._found[dotted(oid)] = to_plain(value)
+                self._found[format_oid(oid)] = to_plain(value)
         self.rows += math.ceil(len(answer) / len(active))
         if not done and len(self._found) == before:
-            raise DetectorError(f"an empty answer after {dotted(self._cursors[active[0]])}")
+            raise DetectorError(f"an empty answer after {format_oid(self._cursors[active[0]])}")
         return done
 
 
@@ -139,9 +139,9 @@ def to_plain(value: Any) -> SnmpValue:
     return str(value) if isinstance(value, univ.ObjectIdentifier) else None
 
 
-def arcs(oid: str) -> Oid:
+def parse_oid(oid: str) -> Oid:
     return tuple(int(part) for part in oid.strip(".").split("."))
 
 
-def dotted(oid: Oid) -> str:
+def format_oid(oid: Oid) -> str:
     return ".".join(map(str, oid))

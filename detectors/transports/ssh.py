@@ -20,7 +20,7 @@ import paramiko
 from detectors.detector import Command, DetectorError, Output, Target, Unreachable
 from detectors.transports import bundle, error_text
 from detectors.transports.bundle import GRACE_S
-from detectors.transports.local import LONGEST_OUTPUT, LocalShell, too_long
+from detectors.transports.local import LONGEST_OUTPUT, LocalShell, build_too_long_error
 from detectors.transports.ssh_access import SshAccess
 
 __all__ = ["LocalShell", "SshAccess", "SshShell"]
@@ -80,7 +80,7 @@ class SshShell:
         try:
             if access.key_file is not None:
                 self._keys[access.key_file] = paramiko.PKey.from_path(access.key_file)
-            self._pinned.keys(access.known_hosts)
+            self._pinned.load_keys(access.known_hosts)
         except (OSError, ValueError, paramiko.SSHException) as error:
             raise DetectorError(
                 f"SSH key {access.key_file} or host keys {access.known_hosts} cannot be read:"
@@ -97,7 +97,9 @@ class SshShell:
         before still runs."""
         nonce = secrets.token_hex(8)
         is_root = self._get_entry(target).user == "root"
-        argv = bundle.wrapped(name, bundle.script(commands, nonce, is_root=is_root))
+        argv = bundle.build_locked_command(
+            name, bundle.build_script(commands, nonce, is_root=is_root)
+        )
         limit_s = sum(command.timeout.total_seconds() + GRACE_S for command in commands)
         line = shlex.join(("env", "LC_ALL=C", *argv))
         output = self._converse(target, name, line, limit_s)
@@ -107,7 +109,7 @@ class SshShell:
             raise DetectorError(
                 f"{name} on {target.name}: its commands were not run: {output.complaint}"
             )
-        return bundle.taken_apart(commands, nonce, output.stdout, output.stderr)
+        return bundle.split_outputs(commands, nonce, output.stdout, output.stderr)
 
     def _converse(self, target: Target, what: str, line: str, limit_s: float) -> Output:
         begun = time.monotonic()
@@ -124,12 +126,12 @@ class SshShell:
             finally:
                 channel.close()
             if max(len(output.stdout), len(output.stderr)) > LONGEST_OUTPUT:
-                raise too_long(what, target)
+                raise build_too_long_error(what, target)
             return output
         except (OSError, EOFError, paramiko.SSHException) as error:
             connection.forget()
             where = f"{target.name} ({target.address}:{entry.port})"
-            raise Unreachable(f"{what} on {where}: {error_text.reason(error)}") from error
+            raise Unreachable(f"{what} on {where}: {error_text.format_reason(error)}") from error
         finally:
             connection.sessions.release()
 
@@ -184,7 +186,7 @@ class SshShell:
                 connection.client = self._connect(target, entry)
             except (OSError, EOFError, paramiko.SSHException) as error:
                 if time.monotonic() - begun > _WORTH_KEEPING_S:
-                    connection.failed(error)
+                    connection.record_failure(error)
                 raise
             return connection.client, False
 
@@ -247,13 +249,13 @@ class _Connection:
         self._error: Optional[Exception] = None
         self._failed_at = 0.0
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         self._error, self._failed_at = error, time.monotonic()
 
     def complain(self) -> None:
         """Raises what the last attempt failed by, while that is fresh."""
         if self._error is not None and time.monotonic() - self._failed_at < _FAILURE_KEPT_S:
-            raise paramiko.SSHException(f"{error_text.reason(self._error)} (a moment ago)")
+            raise paramiko.SSHException(f"{error_text.format_reason(self._error)} (a moment ago)")
         self._error = None
 
     def forget(self, client: Optional[paramiko.SSHClient] = None) -> None:
@@ -272,7 +274,7 @@ class _Pinned:
         self._files: dict[Path, tuple[int, paramiko.HostKeys]] = {}
         self._guard = threading.Lock()
 
-    def keys(self, path: Path) -> paramiko.HostKeys:
+    def load_keys(self, path: Path) -> paramiko.HostKeys:
         """Of a file that is not there yet: none, so that nobody is trusted."""
         if not path.exists():
             return paramiko.HostKeys()
@@ -284,7 +286,7 @@ class _Pinned:
             return known[1]
 
     def get_host_keys(self, name: str, path: Path) -> list[paramiko.PKey]:
-        found = self.keys(path).lookup(name)
+        found = self.load_keys(path).lookup(name)
         return list(found.values()) if found is not None else []
 
 

@@ -170,7 +170,7 @@ def _evaluate_switch(
     nodes = {host for port in ports if (host := resources.host_of(port.peer))}
     names = _get_display_names(switch, ports)
     observations = _load_observations(switch, nodes, now)
-    for pair, finding in cable_ends.suspects(switch, ports, observations):
+    for pair, finding in cable_ends.find_suspects(switch, ports, observations):
         end = pair.switch.resource
         port = ports_by_resource[end]
         incidents = [*incidents_by_end.get(end, ()), *incidents_by_end.get(port.module, ())]

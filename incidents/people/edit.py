@@ -58,7 +58,7 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
         desk = _Desk(actor, note.strip(), now)
         source, target = found[incident_id], found[into_id]
         moving = list(filter_members(source.pk))
-        names = desk.named(link.fault for link in moving)
+        names = desk.format_fault_names(link.fault for link in moving)
         closing_note = f"Merged by {actor}: its {_format_count(moving)} moved there. {desk.note}"
         ended = move(
             source,
@@ -77,7 +77,7 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
         text = f"{text} {desk.note}".strip()
         has_user_report = target.has_user_report or source.has_user_report
         has_platform_signal = target.has_platform_signal or source.has_platform_signal
-        desk.reshape(
+        desk.update_shape(
             target,
             target.root_fault,
             has_user_report=has_user_report,
@@ -112,11 +112,11 @@ def split(
             return refused
         desk = _Desk(actor, note.strip(), now)
         leaving = [known[pk] for pk in dict.fromkeys(fault_ids)]
-        root = known[root_id] if root_id is not None else desk.strongest(leaving)
-        names = desk.named(link.fault for link in leaving)
+        root = known[root_id] if root_id is not None else desk.find_strongest(leaving)
+        names = desk.format_fault_names(link.fault for link in leaving)
         fresh = desk.open(root.fault, [link.fault for link in leaving], beside=incident)
         desk.put(leaving, fresh, came=f"out of incident #{incident.pk}", root=root)
-        desk.reshape(incident, incident.root_fault)
+        desk.update_shape(incident, incident.root_fault)
         left = f"{actor} split off {names}: incident #{fresh.pk} now."
         left = f"{left} {desk.note}".strip()
         came = f"Split off from incident #{incident.pk} by {actor}: {names}."
@@ -159,8 +159,8 @@ def reroot(
         desk = _Desk(actor, note.strip(), now)
         link = known[fault_id]
         _release([fault_id])
-        reason = desk.by(f"made the root instead of {old}")
-        demoted_by = desk.by(f"was the root until {actor} chose {link.fault.fault_type}")
+        reason = desk.format_act(f"made the root instead of {old}")
+        demoted_by = desk.format_act(f"was the root until {actor} chose {link.fault.fault_type}")
         _demote(known.values(), link, demoted_by)
         membership = IncidentFault.objects.filter(pk=link.pk)
         membership.update(
@@ -170,10 +170,10 @@ def reroot(
             reason=reason,
             placed_by=actor[:150],
         )
-        desk.reshape(incident, link.fault, is_root_by_person=True)
-        text = f"{actor} says that the root cause is {desk.named([link.fault])}"
+        desk.update_shape(incident, link.fault, is_root_by_person=True)
+        text = f"{actor} says that the root cause is {desk.format_fault_names([link.fault])}"
         if old is not None:
-            text = f"{text}, not {desk.named([old])}"
+            text = f"{text}, not {desk.format_fault_names([old])}"
         text = f"{text}. {desk.note}".strip()
         desk.tell(incident, "root_changed", text)
         desk.decide(Decision.Kind.REROOTED, {incident: text}, fault=link.fault)
@@ -268,18 +268,18 @@ class _Desk:
         self.actor, self.note, self.now = actor, note, now
         self._batch = TriageBatch(fault_catalog.load(), now)
 
-    def by(self, what: str) -> str:
+    def format_act(self, what: str) -> str:
         """`moved here from incident #3 by yuki at ...: the note`, as long as its column."""
         note = f": {self.note}" if self.note else ""
         return f"{what} by {self.actor} at {format_moment(self.now)}{note}"[:255]
 
-    def named(self, faults: Iterable[Fault | None]) -> str:
+    def format_fault_names(self, faults: Iterable[Fault | None]) -> str:
         rows = [row for row in faults if row is not None]
         names = "; ".join(self._batch.format_fault(row) for row in rows[:_NAMED])
         unnamed = len(rows) - _NAMED
         return f"{names} and {unnamed} more" if unnamed > 0 else names
 
-    def strongest(self, links: Sequence[IncidentFault]) -> IncidentFault:
+    def find_strongest(self, links: Sequence[IncidentFault]) -> IncidentFault:
         """The first of those that ask for most: what opens an incident by itself before what only
         follows."""
 
@@ -319,7 +319,7 @@ class _Desk:
         """These memberships belong to `incident` from now on, by this person's word."""
         _release([link.fault_id for link in links], keeper=incident)
         memberships = IncidentFault.objects.filter(pk__in=[link.pk for link in links])
-        reason = self.by(f"moved {came}")
+        reason = self.format_act(f"moved {came}")
         memberships.update(
             role=str(Role.SYMPTOM),
             incident=incident,
@@ -330,7 +330,7 @@ class _Desk:
         if root is not None:
             IncidentFault.objects.filter(pk=root.pk).update(role=str(Role.ROOT))
 
-    def reshape(self, incident: Incident, root: Fault | None, **more: Any) -> None:
+    def update_shape(self, incident: Incident, root: Fault | None, **more: Any) -> None:
         """What follows from the root and the members, in the incident's row; its jobs are counted
         anew."""
         if root is None:

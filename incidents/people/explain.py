@@ -62,11 +62,11 @@ def build_account(incident_id: int) -> Account | None:
     members: list[IncidentFault] = list(filter_members(incident.pk))
     reader = _Reader(incident, members)
     fields = {name: getattr(incident, name) for name in _INCIDENT_FIELDS}
-    root = reader.root()
-    seen = tuple(reader.seen())
-    reported = tuple(reader.reported())
-    changes = tuple(reader.changes())
-    joined = tuple(reader.joined())
+    root = reader.build_root()
+    seen = tuple(reader.list_seen())
+    reported = tuple(reader.list_reports())
+    changes = tuple(reader.list_changes())
+    joined = tuple(reader.list_joined())
     judged = tuple(_group_decisions(incident))
     silence = _find_silence(incident)
     people = tuple(_list_persons_acts(incident))
@@ -100,7 +100,7 @@ class _Reader:
         self._gpus: Mapping[str, int] = aliases.get_gpu_indexes(known_hosts)
         self._sources = _load_sources(incident)
 
-    def root(self) -> RootAccount | None:
+    def build_root(self) -> RootAccount | None:
         root_id = self._incident.root_fault_id
         link = next((link for link in self._members if link.fault_id == root_id), None)
         if link is None:
@@ -128,7 +128,7 @@ class _Reader:
         )
         return replace(root, told_by=_list_tellers([fault]))
 
-    def seen(self) -> list[SeenFaults]:
+    def list_seen(self) -> list[SeenFaults]:
         groups: dict[str, list[IncidentFault]] = defaultdict(list)
         for link in self._members:
             groups[link.fault.fault_type].append(link)
@@ -179,7 +179,7 @@ class _Reader:
             sources |= self._sources.get(fault.pk, set())
         return tuple(sorted(sources))
 
-    def joined(self) -> list[Joined]:
+    def list_joined(self) -> list[Joined]:
         groups: dict[tuple[str, str, str], list[IncidentFault]] = defaultdict(list)
         for link in self._members:
             if link.fault_id != self._incident.root_fault_id:
@@ -205,7 +205,7 @@ class _Reader:
             rows.append(joined)
         return rows
 
-    def reported(self) -> list[Reported]:
+    def list_reports(self) -> list[Reported]:
         reports = self._incident.reports.order_by("reported_at", "pk")
         reported = []
         for row in reports:
@@ -213,7 +213,7 @@ class _Reader:
             reported.append(Reported(row.author, row.text, place, row.reported_at))
         return reported
 
-    def changes(self) -> list[ChangeBefore]:
+    def list_changes(self) -> list[ChangeBefore]:
         """Of the machines of its members and of the whole site, the last one first."""
         owners = {link.fault.owner for link in self._members}
         rows = site_changes.list_changes_before(owners, self._incident.onset_at)

@@ -131,7 +131,7 @@ class Incidents:
     out: Floats
     restored: Floats
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Incidents:
+    def filter_by_mask(self, chosen: npt.NDArray[np.bool_]) -> Incidents:
         return Incidents(
             **{name: getattr(self, name)[chosen] for name in self.__dataclass_fields__}
         )
@@ -223,12 +223,12 @@ def compute_all_figures(
     twice."""
     lost = {unit: _compute_time_out(incidents, unit, window) for unit in ExposureUnit}
     failed = _filter_by_window(incidents, window)
-    failed = failed.where(failed.left_out < 0)
+    failed = failed.filter_by_mask(failed.left_out < 0)
     lost_nodes = lost[ExposureUnit.NODE]
     rows = [compute_figures(ALL, ExposureUnit.NODE, failed, fleet, window, lost=lost_nodes)]
     for code, component in enumerate(COMPONENTS):
         unit = UNITS[component]
-        of_class = failed.where(failed.component == code)
+        of_class = failed.filter_by_mask(failed.component == code)
         row = compute_figures(str(component), unit, of_class, fleet, window, lost=lost[unit])
         rows.append(row)
     return rows
@@ -244,7 +244,7 @@ def count_left_out(incidents: Incidents, window: StudyPeriod) -> dict[str, int]:
 
 def _filter_by_window(incidents: Incidents, window: StudyPeriod) -> Incidents:
     in_window = (incidents.onset >= window.since) & (incidents.onset < window.until)
-    return incidents.where(incidents.is_failure & in_window)
+    return incidents.filter_by_mask(incidents.is_failure & in_window)
 
 
 def compute_figures(
@@ -352,7 +352,7 @@ def _compute_mean_time(failures: int, hours: float) -> Estimate:
 
 def _compute_time_out(incidents: Incidents, unit: ExposureUnit, window: StudyPeriod) -> float:
     is_out = np.isfinite(incidents.out) & (incidents.owner_unit == UNIT_ORDER.index(unit))
-    rows = incidents.where(is_out)
+    rows = incidents.filter_by_mask(is_out)
     ends = np.where(np.isfinite(rows.restored), rows.restored, window.until)
     return estimates.compute_covered_hours(rows.owner, rows.out, ends, window.since, window.until)
 

@@ -53,7 +53,9 @@ def build_commands() -> tuple[Command, ...]:
     devices = "/sys/bus/pci/devices"
     gpus = Command("nvidia-smi", ("nvidia-smi", "-q", "-x"), _GPU_LIMIT)
     rdma = nic_ports.build_rdma_command("gid_attrs/ndevs/0", "link_layer")
-    pci = files.reading("pci", devices, f"{devices}/*/vendor", f"{devices}/*/class", depth=2)
+    pci = files.build_read_command(
+        "pci", devices, f"{devices}/*/vendor", f"{devices}/*/class", depth=2
+    )
     links = Command("ip-link", ("ip", "-j", "-s", "link"), _LIMIT)
     # lldpd's socket is root's.
     lldp = Command("lldp", ("lldpctl", "-f", "json"), _LIMIT, as_root=True)
@@ -135,7 +137,7 @@ def _parse_nvswitches(outputs: Mapping[str, Output]) -> tuple[NvSwitchPlace, ...
 
 def _get_contents(outputs: Mapping[str, Output], name: str) -> Mapping[str, str]:
     """The files that a command printed, by path; none where it was not run."""
-    return files.contents(outputs[name]) if name in outputs else {}
+    return files.parse_contents(outputs[name]) if name in outputs else {}
 
 
 def _parse_nics(target: Target, outputs: Mapping[str, Output]) -> tuple[NicPlace, ...]:

@@ -35,7 +35,7 @@ class ReportingScheduler(Scheduler):
             if not isinstance(cause, OperationalError | OSError):
                 _log.exception("%s is not sent", entry.task)
                 return
-            broker.OUTAGE.begin(error_text.reason(cause).rstrip("."))
+            broker.OUTAGE.begin(error_text.format_reason(cause).rstrip("."))
         else:
             broker.OUTAGE.end()
 

@@ -73,7 +73,7 @@ def drop_refusals(record: logging.LogRecord) -> bool:
     for error in (raised, *arguments):
         cause = _find_refusal(error)
         if cause is not None:
-            OUTAGE.begin(error_text.reason(cause).rstrip("."))
+            OUTAGE.begin(error_text.format_reason(cause).rstrip("."))
             return False
     return True
 

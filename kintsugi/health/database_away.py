@@ -53,7 +53,7 @@ def find_absence(error: Exception) -> Absence | None:
 
 def describe_reason(error: Exception) -> str:
     """In the words of the database or its driver, without a full stop or libpq's question."""
-    return error_text.reason(error).partition(_LIBPQ_ASKS)[0].rstrip(".")
+    return error_text.format_reason(error).partition(_LIBPQ_ASKS)[0].rstrip(".")
 
 
 _GOES_ON = (

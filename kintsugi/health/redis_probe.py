@@ -75,7 +75,7 @@ def get_reason(error: BaseException) -> str:
     """In its own words, but where they speak of its protocol alone."""
     if isinstance(error, AuthenticationError):
         return "it refuses the user or the password"
-    return error_text.reason(error).rstrip(".")
+    return error_text.format_reason(error).rstrip(".")
 
 
 def _get_todo(error: RedisError, reason: str) -> str:

@@ -120,7 +120,9 @@ class Reporter:
                 if isinstance(error, database_away.ERRORS):
                     database_away.OUTAGE.begin(database_away.describe_reason(error))
                 if not is_away:
-                    _log.warning("nobody is told that this runs: %s", error_text.reason(error))
+                    _log.warning(
+                        "nobody is told that this runs: %s", error_text.format_reason(error)
+                    )
                 is_away = True
             self._stopped.wait(heartbeats.WRITTEN_EVERY.total_seconds())
         connection.close()

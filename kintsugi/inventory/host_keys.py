@@ -67,7 +67,7 @@ def _scan(target: Target, pinned: paramiko.HostKeys) -> HostKey:
     try:
         key = _get_key(target, pinned)
     except (OSError, EOFError, paramiko.SSHException) as error:
-        return HostKey(target, KeyState.SILENT, text=error_text.reason(error))
+        return HostKey(target, KeyState.SILENT, text=error_text.format_reason(error))
     new_key = HostKey(target, KeyState.NEW, key, _compute_fingerprint(key))
     pinned_keys = pinned.lookup(new_key.host)
     if pinned_keys is None:

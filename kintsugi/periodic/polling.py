@@ -15,7 +15,7 @@ from time import monotonic
 
 from detectors import resources
 from detectors.catalog.catalog import Catalog
-from detectors.detector import Detector, Target, TargetKind, Transports, provenance_of
+from detectors.detector import Detector, Target, TargetKind, Transports, get_provenance
 from detectors.evaluation import judge
 from detectors.expected import Expected
 from detectors.faults import FaultEvent, Observation
@@ -287,7 +287,7 @@ def _evaluate_round(
     )
     state.memory = result.memory
     lines = [comparison for comparison in compared if comparison.metric == log_events.LINE]
-    provenance = poll.provenance or provenance_of(poll.detector, poll.target)
+    provenance = poll.provenance or get_provenance(poll.detector, poll.target)
     events = [replace(event, provenance=provenance) for event in result.events]
     return [*log_events.of_lines(lines, sender=provenance), *events]
 

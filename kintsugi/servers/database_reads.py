@@ -24,4 +24,4 @@ def ask(question: Callable[[], _T]) -> _T:
         return question()
     except Error as error:
         connection.close()
-        raise DatabaseAway(error_text.reason(error)) from error
+        raise DatabaseAway(error_text.format_reason(error)) from error

@@ -185,7 +185,7 @@ class DatabaseInbox:
         try:
             tasks.ingest.apply_async(retry=False)
         except (OperationalError, OSError) as error:
-            broker.OUTAGE.begin(error_text.reason(error).rstrip("."))
+            broker.OUTAGE.begin(error_text.format_reason(error).rstrip("."))
         else:
             broker.OUTAGE.end()
 

@@ -172,7 +172,9 @@ def _respond_refusal(request: HttpRequest, refused: _Refused) -> HttpResponse:
 
 def _describe_failure(request: HttpRequest, error: Exception) -> OrderReply:
     """Slack shows people nothing of an answer that is no 200."""
-    _log.warning("%s: the database did not take it: %s", request.path, error_text.reason(error))
+    _log.warning(
+        "%s: the database did not take it: %s", request.path, error_text.format_reason(error)
+    )
     absence = database_away.find_absence(error)
     if absence is None:
         return OrderReply(f"Nothing is known to be done: the database did not take it. {_AGAIN}")

@@ -105,7 +105,7 @@ def test_no_capture_breaks_the_parsers(shared: Path) -> None:
         output.parse_jobs(text)
         output.parse_config(text)
         list(output.iterate_hosts(text[:2000]))
-        slurm_jobs.jobs(path.read_bytes())
+        slurm_jobs.parse_jobs(path.read_bytes())
         for detector in (NODES, SlurmJobsDetector(), JobStalledDetector()):
             list(detector.parse(captures.read_file(path, detector, SITE, NOW)))
 

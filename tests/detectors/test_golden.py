@@ -60,7 +60,7 @@ def test_every_detector_has_a_healthy_a_faulty_and_a_garbage_capture(detector: A
 def test_every_metric_is_for_a_rule_or_for_the_record(detector: Any) -> None:
     """A detector that no rule mentions would look and never speak."""
     metrics = metrics_of(SIGNALS / detector.name)
-    assert contract.unused_metrics(detector, metrics, catalog.load()) == []
+    assert contract.list_unused_metrics(detector, metrics, catalog.load()) == []
 
 
 @pytest.mark.parametrize(

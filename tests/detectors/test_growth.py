@@ -113,7 +113,7 @@ WORKING_OUT = {
     "detectors/logs/matcher.py": None,
     "detectors/logs/unread_words.py": None,
     "detectors/slurm/reservations.py": reservations.parse_reservations,
-    "detectors/transports/bundle.py": lambda text: bundle.taken_apart(
+    "detectors/transports/bundle.py": lambda text: bundle.split_outputs(
         [Command("one", ("true",))], "nonce", text.encode(), text.encode()
     ),
 }

@@ -112,7 +112,7 @@ def detectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
         (package / "__init__.py").touch()
     (folder / "fans.py").write_text(DETECTOR)
     monkeypatch.syspath_prepend(tmp_path)
-    yield discovery.node_detectors(importlib.import_module("node_detectors_of_a_test"))
+    yield discovery.list_node_detectors(importlib.import_module("node_detectors_of_a_test"))
     for name in [name for name in sys.modules if name.startswith("node_detectors_of_a_test")]:
         del sys.modules[name]
 
@@ -154,8 +154,8 @@ def test_without_its_row_the_contract_names_the_metric(
 ) -> None:
     (fans,) = detectors
     metrics = ("detector.answered", "fan.is_well")
-    assert contract.unused_metrics(fans, metrics, catalog.load()) == ["fan.is_well"]
-    assert contract.unused_metrics(fans, metrics, fault_types) == []
+    assert contract.list_unused_metrics(fans, metrics, catalog.load()) == ["fan.is_well"]
+    assert contract.list_unused_metrics(fans, metrics, fault_types) == []
 
 
 def test_its_fault_is_raised_and_cleared_on_a_simulated_node(
@@ -197,7 +197,7 @@ def test_two_detectors_of_one_name_are_refused(
         (folder / f"{name}.py").write_text(DETECTOR if name != "__init__" else "")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(discovery.DiscoveryError, match="both named fans"):
-        discovery.node_detectors(importlib.import_module("node_detectors_twice"))
+        discovery.list_node_detectors(importlib.import_module("node_detectors_twice"))
 
 
 def test_the_registry_holds_a_detector_for_each_file_of_the_package() -> None:

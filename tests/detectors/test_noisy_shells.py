@@ -261,11 +261,11 @@ class Sudoed(OneByOne):
         raise DetectorError("not asked")
 
     def run_all(self, target: Target, name: str, commands: object) -> dict[str, Output]:
-        script = bundle.script(Asks.commands, "5eed", is_root=False)
+        script = bundle.build_script(Asks.commands, "5eed", is_root=False)
         done = subprocess.run(
             ["sh", "-c", script], env=self._environment, capture_output=True, check=False
         )
-        return bundle.taken_apart(Asks.commands, "5eed", done.stdout, done.stderr)
+        return bundle.split_outputs(Asks.commands, "5eed", done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_bundle(shared: Path, name: str = "gpu") -> subprocess.CompletedProcess[bytes]:
     nonce = "0123456789abcdef"
-    argv = bundle.wrapped(name, bundle.script([ECHO], nonce, is_root=True))
+    argv = bundle.build_locked_command(name, bundle.build_script([ECHO], nonce, is_root=True))
     here = [word.replace("b=/dev/shm;", f"b={shared};") for word in argv]
     return subprocess.run(here, capture_output=True, check=False, timeout=20)
 

@@ -46,7 +46,7 @@ _DATE_AND_BOOT = (
 _COUNTERS = (
     Command("vmstat", ("grep", "-E", "^oom_kill ", "/proc/vmstat"), _SHORT),
     Command("interrupts", ("grep", "-E", "^ *MCE:", "/proc/interrupts"), _SHORT),
-    files.reading(
+    files.build_read_command(
         "edac",
         _EDAC,
         f"{_EDAC}/mc*/?e_count",
@@ -158,7 +158,7 @@ def observe_edac(reading: Reading, output: Output) -> Iterator[Observation]:
     the modules."""
     counts: dict[str, dict[str, int]] = {}
     modules: dict[tuple[str, str], dict[str, str]] = {}
-    for path, value in files.contents(output).items():
+    for path, value in files.parse_contents(output).items():
         module, controller = _MODULE.search(path), _CONTROLLER.search(path)
         if module:
             modules.setdefault((module[1], module[2]), {})[module[3]] = value.strip()

@@ -81,7 +81,7 @@ class NicPort:
 
 def build_net_command() -> Command:
     """State and address of every interface, from sysfs."""
-    return files.reading(
+    return files.build_read_command(
         "net", "/sys/class/net", *(f"/sys/class/net/*/{name}" for name in _NET_FILES), depth=3
     )
 
@@ -99,11 +99,11 @@ def build_rdma_command(*wanted: str) -> Command:
 def build_pci_command(*wanted: str) -> Command:
     """PCI address (and `wanted` files) of every RDMA device, from sysfs."""
     paths = [f"/sys/class/infiniband/*/device/{name}" for name in ("uevent", *wanted)]
-    return files.reading("infiniband-device", "/sys/class/infiniband", *paths, depth=3)
+    return files.build_read_command("infiniband-device", "/sys/class/infiniband", *paths, depth=3)
 
 
 def _find(name: str, *paths: str) -> Command:
-    """Like `files.reading`, without going into what would only be searched in vain."""
+    """Like `files.build_read_command`, without going into what would only be searched in vain."""
     pruned = [word for folder in _NOT_INTO for word in ("-name", folder, "-o")][:-1]
     wanted = [word for path in paths for word in ("-path", path, "-o")][:-1]
     argv = (
@@ -129,7 +129,7 @@ def list_interfaces(outputs: Mapping[str, Output], target: Target) -> list[str]:
     if known and len(known) == len(target.expected.nics):
         return known
     output = outputs.get("net")
-    found = parse_net_files(files.contents(output)) if output is not None else {}
+    found = parse_net_files(files.parse_contents(output)) if output is not None else {}
     return sorted({*known, *(netdev for netdev, about in found.items() if about.get("pci"))})
 
 
@@ -177,7 +177,7 @@ class _Seen:
     def from_reading(reading: Reading) -> _Seen:
         outputs = reading.outputs
         links = parse_interfaces(outputs["ip"].stdout) if "ip" in outputs else None
-        net = parse_net_files(files.contents(outputs["net"])) if "net" in outputs else {}
+        net = parse_net_files(files.parse_contents(outputs["net"])) if "net" in outputs else {}
         by_name: dict[str, Rdma] = {}
         for source in _list_rdma_sources(outputs):
             for port in source:
@@ -189,7 +189,7 @@ def _list_rdma_sources(outputs: Mapping[str, Output]) -> list[Sequence[Rdma]]:
     merged: dict[str, str] = {}
     for name in ("infiniband", "infiniband-device"):
         if name in outputs:
-            merged.update(files.contents(outputs[name]))
+            merged.update(files.parse_contents(outputs[name]))
     links = parse_rdma_links(outputs["rdma"].stdout) if "rdma" in outputs else None
     stat = parse_ibstat(outputs["ibstat"].stdout) if "ibstat" in outputs else []
     return [parse_rdma_files(merged), links or [], stat]

@@ -21,7 +21,7 @@ from detectors.transports import files
 
 # Whether there is anything of NVIDIA's at all, from the kernel: a node without GPUs needs no
 # driver.
-DEVICES = files.reading("devices", "/sys/bus/pci/devices", "*/vendor", depth=2)
+DEVICES = files.build_read_command("devices", "/sys/bus/pci/devices", "*/vendor", depth=2)
 _NVIDIA = "0x10de"
 # Words for "this GPU, this driver or this system does not have it".
 _ABSENT = frozenset(
@@ -263,7 +263,9 @@ def read(stdout: bytes, stderr: bytes = b"") -> Printed:
 def are_on_bus(output: Optional[Output]) -> Optional[bool]:
     """Of the output of DEVICES; None when that tells nothing."""
     vendors = (
-        {text.strip() for text in files.contents(output).values()} if output is not None else set()
+        {text.strip() for text in files.parse_contents(output).values()}
+        if output is not None
+        else set()
     )
     return _NVIDIA in vendors if vendors else None
 

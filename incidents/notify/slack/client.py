@@ -214,7 +214,7 @@ def _call(call: Callable[[], SlackResponse]) -> SlackResponse | Gone | Failure:
     except URLError as error:
         return _make_connection_failure(error)
     except (OSError, HTTPException) as error:
-        return OutcomeUnknown(f"Slack did not answer ({error_text.reason(error)}).")
+        return OutcomeUnknown(f"Slack did not answer ({error_text.format_reason(error)}).")
 
 
 def _parse_refusal(response: Any) -> Gone | Failure:
@@ -252,4 +252,4 @@ def _make_connection_failure(error: URLError) -> Failure:
 
 
 def _format_reason(given: BaseException | str) -> str:
-    return error_text.reason(given) if isinstance(given, BaseException) else given
+    return error_text.format_reason(given) if isinstance(given, BaseException) else given

@@ -52,7 +52,7 @@ class HealthPages:
             response = page(request)
         except Error as error:
             connection.close()
-            _log.warning("%s: %s", _DATABASE_AWAY, error_text.reason(error))
+            _log.warning("%s: %s", _DATABASE_AWAY, error_text.format_reason(error))
             response = _answer(503, _DATABASE_AWAY)
             response.headers["Retry-After"] = str(RETRY_AFTER_S)
         response.headers["Cache-Control"] = "no-store"

@@ -48,7 +48,7 @@ def _takes_post(view: Callable[[HttpRequest], HttpResponse]) -> Callable[..., Ht
 
 
 def _describe(request: HttpRequest, error: Exception) -> tuple[str, str]:
-    return request.path_info, error_text.reason(error)
+    return request.path_info, error_text.format_reason(error)
 
 
 @_takes_post

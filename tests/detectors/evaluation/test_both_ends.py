@@ -17,8 +17,8 @@ from detectors.evaluation.cable_ends import (
     Suspect,
     end,
     evaluate_cable,
-    light,
-    suspects,
+    find_suspects,
+    observe_light,
 )
 from detectors.expected import ExpectedPort
 from detectors.faults import Observation
@@ -221,7 +221,7 @@ def test_what_is_remembered_of_a_modules_light_is_the_weakest_lane_in_use_and_it
         seen(PORT, "optics.rx_power_dbm", 0.5, lane="1"),
         seen(OTHER_PORT, "port.well", True),
     ]
-    kept = list(light(there))
+    kept = list(observe_light(there))
     assert [(each.resource, each.metric, each.value) for each in kept] == [
         (NODE, LIGHT, [-10.0, 1.2, -8.9, -30.0]),
         (PORT, LIGHT, [0.5, None, -30.0, -30.0]),
@@ -285,12 +285,12 @@ def test_the_bad_cables_of_a_switch_are_found_with_the_neighbours_of_their_modul
         seen(OTHER_PORT, "optics.tx_power_dbm", -35.0, lane="1"),
         seen(OTHER_PORT, "optics.rx_power_dbm", 1.0, lane="1"),
     ]
-    found = list(suspects("leaf-04", ports, there))
+    found = list(find_suspects("leaf-04", ports, there))
     assert [(pair.switch.resource, finding.suspect, finding.spare) for pair, finding in found] == [
         (OTHER_PORT, Suspect.SWITCH_END, (PORT,))
     ]
     there += [seen(PORT, "optics.tx_power_dbm", -35.0, lane="1")]
-    both = [finding for _, finding in suspects("leaf-04", ports, there)]
+    both = [finding for _, finding in find_suspects("leaf-04", ports, there)]
     assert [(finding.suspect, finding.resource) for finding in both] == [
         (Suspect.SHARED_MODULE, MODULE)
     ] * 2

@@ -74,11 +74,11 @@ def answered(body: str, status: int | None = 0) -> promql.QueryResult:
     ],
 )
 def test_a_series_is_of_the_host_that_its_labels_name(labels: dict[str, str], host: str) -> None:
-    assert promql.host(labels) == host
+    assert promql.get_host(labels) == host
 
 
 def test_a_site_may_name_the_label_itself() -> None:
-    assert promql.host({"instance": "pod-17:9400", "machine": "gn001"}, "machine") == "gn001"
+    assert promql.get_host({"instance": "pod-17:9400", "machine": "gn001"}, "machine") == "gn001"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def _looked_until_scraped(url: str, via: Transports) -> list[Observation]:
 
 
 def test_only_fields_that_can_make_a_fault_are_asked_for() -> None:
-    asked = prometheus.queries(site())["dcgm"]
+    asked = prometheus.build_queries(site())["dcgm"]
     assert "DCGM_FI_DEV_ROW_REMAP_FAILURE" in asked
     assert "DCGM_FI_DEV_XID_ERRORS" not in asked
     assert "DCGM_FI_DEV_GPU_TEMP" not in asked

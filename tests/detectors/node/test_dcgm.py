@@ -133,7 +133,7 @@ def test_a_page_of_open_braces_takes_no_time() -> None:
 )
 def test_dcgms_words_for_no_value_are_no_values(value: float) -> None:
     metric = Metric("DCGM_FI_DEV_ROW_REMAP_FAILURE", {"gpu": "0"}, value)
-    assert list(dcgm_fields.facts("gn001", [metric])) == []
+    assert list(dcgm_fields.list_facts("gn001", [metric])) == []
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_dcgms_words_for_no_value_are_no_values(value: float) -> None:
     ],
 )
 def test_a_gpu_is_named_by_the_surest_label(labels: dict[str, str], resource: str) -> None:
-    assert dcgm_fields.gpu_of("gn001", labels) == resource
+    assert dcgm_fields.get_gpu_resource("gn001", labels) == resource
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,9 @@ def test_a_gpu_is_named_by_the_surest_label(labels: dict[str, str], resource: st
 )
 def test_only_the_hardwares_own_slowdowns_are_told(reasons: int, expected: set[str]) -> None:
     metric = Metric("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", {"gpu": "0"}, float(reasons))
-    found = {fact.metric for fact in dcgm_fields.facts("gn001", [metric]) if fact.value is True}
+    found = {
+        fact.metric for fact in dcgm_fields.list_facts("gn001", [metric]) if fact.value is True
+    }
     assert found == {f"gpu.slowdown.{name}" for name in expected}
 
 

@@ -81,7 +81,7 @@ def test_no_command_touches_a_shared_file_system() -> None:
 def test_one_round_is_one_script_of_a_few_commands() -> None:
     commands = [*host_system.build_commands(()), *host_storage.build_commands()]
     assert len({command.name for command in commands}) == len(commands)
-    assert len(bundle.script(commands, "ab12", is_root=False)) < 4000
+    assert len(bundle.build_script(commands, "ab12", is_root=False)) < 4000
     assert [command.name for command in commands if command.as_root] == []
 
 

@@ -402,7 +402,7 @@ def test_the_search_of_sysfs_finds_counters_and_does_not_wander_off(tmp_path: Pa
         word.replace("/sys/class/infiniband", str(tmp_path)) for word in build_rdma_command().argv
     ]
     done = subprocess.run(argv, capture_output=True, check=False, timeout=patient(20))
-    found = files.contents(Output(done.returncode, done.stdout, done.stderr, timedelta(0)))
+    found = files.parse_contents(Output(done.returncode, done.stdout, done.stderr, timedelta(0)))
     assert {path.replace(str(tmp_path), "") for path in found} == {
         "/mlx5_0/ports/1/state",
         "/mlx5_0/ports/1/link_layer",
@@ -486,12 +486,12 @@ def test_the_node_picks_the_lines_of_the_port_by_itself(tmp_path: Path) -> None:
     shell = Counting(SimulatedWorld.sakuraone(clock=lambda: START))
     DETECTOR.collect(Target("gn001", "", expected=expected()), Transports(shell=shell), START)
     command = next(each for each in shell.commands if each.name == "ethtool-S.rail0")
-    text = bundle.script([command], "0a1b", is_root=False)
+    text = bundle.build_script([command], "0a1b", is_root=False)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["sh", "-c", text], capture_output=True, check=False, timeout=patient(20), env=environment
     )
-    output = bundle.taken_apart([command], "0a1b", done.stdout, done.stderr)[command.name]
+    output = bundle.split_outputs([command], "0a1b", done.stdout, done.stderr)[command.name]
     assert nic_outputs.parse_statistics(output.stdout) == {
         "rx_pcs_symbol_err_phy": 7,
         "tx_prio3_pause": 9,

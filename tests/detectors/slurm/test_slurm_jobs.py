@@ -133,7 +133,7 @@ def test_a_cluster_without_a_bad_node_is_seldom_accused() -> None:
 def test_a_line_of_the_accounts_is_read(
     line: str, expected: tuple[str, bool, tuple[str, ...], str]
 ) -> None:
-    [(found, _)] = slurm_jobs.jobs(line.encode())
+    [(found, _)] = slurm_jobs.parse_jobs(line.encode())
     assert (found.job_id, found.is_failed, found.nodes, found.name) == expected
 
 
@@ -141,7 +141,7 @@ def test_a_line_of_the_accounts_is_read(
     "state", ["CANCELLED by 1000", "TIMEOUT", "OUT_OF_MEMORY", "PREEMPTED", "RUNNING"]
 )
 def test_what_users_end_and_limits_end_is_neither_success_nor_failure(state: str) -> None:
-    assert slurm_jobs.jobs(f"12|{state}|2026-11-21T03:00:00|alice|gn001|x\n".encode()) == []
+    assert slurm_jobs.parse_jobs(f"12|{state}|2026-11-21T03:00:00|alice|gn001|x\n".encode()) == []
 
 
 @given(st.binary(max_size=300))
@@ -162,6 +162,6 @@ def test_a_row_that_a_user_wrote_into_the_name_of_a_job_is_no_job(first: str) ->
     forged = "train\n99|NODE_FAIL|2026-11-21T03:59:00|bob|gn3|x\n98\x1fNODE_FAIL\x1f2026-11-21T03:59:00\x1fbob\x1fgn3\x1fx"
     cells = ("12", "FAILED", "2026-11-21T03:58:00", "alice", "gn5", forged, "\n")
     text = first.replace("{}", between) + between.join(cells)
-    assert [job.job_id for job, _ in slurm_jobs.jobs(text.encode())] == (
+    assert [job.job_id for job, _ in slurm_jobs.parse_jobs(text.encode())] == (
         [] if not first else ["11"]
     ) + ["12"]

@@ -28,7 +28,7 @@ from detectors.transports.snmp_credentials import (
     SnmpVersion,
 )
 from detectors.transports.snmp_fast import FastSnmpTransport, choose
-from detectors.transports.snmp_walk import Walk, arcs, dotted
+from detectors.transports.snmp_walk import Walk, format_oid, parse_oid
 from tests.services import snmpd
 from tests.services.patience import patient
 from tests.services.snmpd import Snmpd
@@ -86,16 +86,16 @@ class Agent:
 def holding(table: Rows, *, at_most: int = 10_000) -> Answer:
     """An agent that answers GET and GETBULK from a table, with at most so many objects in one
     answer."""
-    order = sorted(arcs(oid) for oid in table)
+    order = sorted(parse_oid(oid) for oid in table)
 
     def after(oid: str) -> str | None:
-        place = bisect.bisect_right(order, arcs(oid))
-        return dotted(order[place]) if place < len(order) else None
+        place = bisect.bisect_right(order, parse_oid(oid))
+        return format_oid(order[place]) if place < len(order) else None
 
     def answer(datagram: bytes) -> list[bytes]:
         message, _ = decoder.decode(datagram, asn1Spec=v2c.Message())
         request = v2c.apiMessage.get_pdu(message)
-        asked = [dotted(oid.asTuple()) for oid, _ in v2c.apiPDU.get_varbinds(request)]
+        asked = [format_oid(oid.asTuple()) for oid, _ in v2c.apiPDU.get_varbinds(request)]
         found: list[tuple[str, Any]] = []
         if isinstance(request, v2c.GetBulkRequestPDU):
             for _ in range(int(v2c.apiBulkPDU.get_max_repetitions(request))):
@@ -273,7 +273,7 @@ def test_a_walk_without_end_is_given_up(make: Callable[..., Any]) -> None:
         message, _ = decoder.decode(datagram, asn1Spec=v2c.Message())
         request = v2c.apiMessage.get_pdu(message)
         last = v2c.apiPDU.get_varbinds(request)[0][0].asTuple()
-        row = last[-1] if len(last) > len(arcs(NAMES)) else 0
+        row = last[-1] if len(last) > len(parse_oid(NAMES)) else 0
         found = [(f"{NAMES}.{row + step}", v2c.Integer32(step)) for step in range(1, 51)]
         return [_reply(message, request, found)]
 
@@ -324,7 +324,9 @@ class Scripted:
         return await self.get(after)
 
 
-_oids = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(lambda rest: (*arcs(NAMES), *rest))
+_oids = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(
+    lambda rest: (*parse_oid(NAMES), *rest)
+)
 
 
 @given(
