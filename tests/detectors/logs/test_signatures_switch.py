@@ -113,6 +113,7 @@ def test_another_vendors_line_is_the_fault_it_speaks_of(fault_type, event, line)
         "chassisd[777]: CHASSISD_BLOWERS_SPEED_FULL: Fans and impellers being set to full speed [startup]",
         "rpd[777]: bgp_listen_accept: Connection attempt from unconfigured neighbor: 192.0.2.7+7777",
         "snmpd[777]: %DAEMON-6-SNMPD_TRAP_QUEUED: Adding trap to 192.0.2.7 to destination queue, 7 traps in queue",
+        "chassisd[777]: CHASSISD_FRU_OFFLINE_NOTICE: Taking FPC 7 offline: Restarted by cli command",
         "system,error,critical login failure for user admin from 192.0.2.7 via winbox",
         "%VPC-2-VPC_ROLE_CHANGE_NOTIFICATION: VPC role is changed from Secondary to Primary",
         "ProcMgr: %PROCMGR-3-SHUTDOWNREQUESTED: ProcMgr shutdown requested via SIGQUIT or SIGTERM to worker (PID=777)",
