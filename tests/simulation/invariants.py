@@ -284,6 +284,26 @@ OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
 )
 
 
+# Of each act past Slurm, when it is made
+# -------------------------------------------------------------------------------------------------
+
+
+def nothing_is_reset_under_a_word(play: Play) -> None:
+    """That was said before the step was about to act."""
+    view = play.get_view()
+    word, attempt = play.record.get_word(view.node), play.record.attempts.get(view.run_id)
+    if word is None or attempt is None:
+        return
+    attempted_at, done_before = attempt
+    if play.count_past_slurm() == done_before:
+        return
+    if word.said_at <= attempted_at and word.stands_in(play.look(view.node)):
+        raise Broken(f"{view.step} acts on {view.node}, and a person said {word.text!r}")
+
+
+AFTER_ACTS_PAST_SLURM: tuple[Callable[[Play], None], ...] = (nothing_is_reset_under_a_word,)
+
+
 # After each step
 # -------------------------------------------------------------------------------------------------
 

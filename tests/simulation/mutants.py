@@ -223,6 +223,12 @@ def _repeat_blindly() -> list[Patch]:
     ]
 
 
+def _start_whatever_ended() -> list[Patch]:
+    """The query that holds what is final is made anew: it is kept otherwise."""
+    prepare = start._prepare_waiting.__wrapped__
+    return [patch.object(start, "_FINAL", ()), patch.object(start, "_prepare_waiting", prepare)]
+
+
 def _drop_instead(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A person's resume taken for Slurm's."""
 
@@ -276,11 +282,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("text_alone", "a reason is ours only if a run wrote it", _believe_text_alone),
     Mutant("appended", "a text that somebody appended to is not ours", _ignore_setter),
     Mutant("owner", "a person's drain is left alone", _take_persons_drains),
-    _silenced(
+    _replaced(
         "shown",
         "a drain that the slurmctld of today has shown was not forgotten by it",
-        holding,
-        "_note_shown",
+        (holding, "_is_drain_forgotten", holding.is_forgotten),
     ),
     _replaced(
         "second_person",
@@ -396,7 +401,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "final",
         "a run that a person ended does not come again",
-        lambda: [patch.object(start, "_FINAL", ())],
+        _start_whatever_ended,
     ),
 )
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Both have an account of the console.
 ADMINISTRATORS = ("bob", "amy")
 _LONGEST_REASON = 240
+# How often somebody drains a node just as it is handed over or given back.
+_RACES_LEAVE = 0.5
 _OF_INCIDENTS = (
     *(Trigger.ACKNOWLEDGE, Trigger.MARK_FALSE_POSITIVE, Trigger.RESOLVE),
     *(Trigger.CONFIRM, Trigger.HANDED_TO_VENDOR),
@@ -362,6 +364,8 @@ class People:
         self._is_leaving = True
         gives_back = play.dice.sample(play.site.names, play.dice.randrange(3))
         play.note("bob", f"kintsugi leave --give-back {','.join(gives_back)}")
+        if play.luck.random() < _RACES_LEAVE:
+            play.race_next()
         record.changes += 1
         record.stops.add("switch")
         leaving.stop_everything(actor="bob", now=play.site.now)

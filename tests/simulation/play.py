@@ -26,6 +26,7 @@ from django.test import override_settings
 from detectors.catalog import catalog
 from detectors.detector import Output
 from detectors.slurm.output import NodeState
+from fixtures.cluster.facets.services import ServicesFacet
 from fixtures.cluster.slurm_daemons import LAST_THAT_FORGETS
 from incidents.inventory import graphs
 from incidents.models import Incident, Node
@@ -75,7 +76,9 @@ _PHASES = (
 )
 # How many plays have one moment chosen before they begin, and from what it is chosen: every act
 # meets every step so.
-_AIMED = 0.5
+_AIMED, _BY_ANOTHER_WORKER = 0.5, 0.1
+# In how many of them somebody drains a node within our first call that drains or gives it back.
+_RACED_FIRST = 0.2
 _AIMED_STEPS = tuple(dict.fromkeys(filter(None, _PHASES)))
 _POINTS = (
     *("begin", "leased", "allowed", "attempted", "acted", "stored"),
@@ -85,7 +88,7 @@ _POINTS = (
 _PAST_SLURM = ("cold_cycle", "reset_gpu", "restart_units")
 # What nobody does before that phase but who falls ill, and jobs.
 _AT_ONCE = (
-    *("lose", "lose_many", "degrade", "memory", "link", "job", "end", "wait"),
+    *("lose", "lose_many", "degrade", "degrade_many", "memory", "link", "job", "end", "wait"),
     *("redeliver", "forge", "poll"),
 )
 # Of acts there may be nothing to do at the time.
@@ -131,7 +134,8 @@ class Aim:
     def draw(cls, luck: random.Random, acts: list[str]) -> Aim | None:
         if luck.random() >= _AIMED:
             return None
-        return cls(luck.choice(_AIMED_STEPS), luck.choice(_POINTS), luck.choice(acts))
+        act = "work" if luck.random() < _BY_ANOTHER_WORKER else luck.choice(acts)
+        return cls(luck.choice(_AIMED_STEPS), luck.choice(_POINTS), act)
 
 
 @dataclass(frozen=True)
@@ -259,8 +263,9 @@ class Play:
         # Of these nothing is left to chance otherwise, or in another way.
         self._acts |= {"work": self._work_on_another, "beat": self._beat_amidst}
         self._acts["race"] = self._race_next
-        self._aim = Aim.draw(random.Random(f"{seed} aim"), list(self._acts))
-        self._is_race_due = False
+        aims = random.Random(f"{seed} aim")
+        self._aim = Aim.draw(aims, list(self._acts))
+        self._is_race_due = self._aim is not None and aims.random() < _RACED_FIRST
         self._is_quiet, self._is_product, self._is_amid_statements = False, False, False
         self._focus = ""
         self._is_open = not self.habits.begins_at
@@ -314,9 +319,22 @@ class Play:
         names = claims.filter(claimed_at__isnull=False).values_list("node__name", flat=True)
         return frozenset(names)
 
+    def count_past_slurm(self) -> int:
+        """GPUs reset and units restarted on the node of the turn under way."""
+        node = self.site.nodes.nodes[self._views[-1].node]
+        return sum(gpu.resets for gpu in node.gpus) + len(node.facet(ServicesFacet).orders)
+
+    def get_view(self) -> TurnView:
+        """The turn under way."""
+        return self._views[-1]
+
     def has_work(self) -> bool:
         """A run is unfinished or looks once more."""
         return Run.objects.filter(Q(wake_at__isnull=False) | Q(state__in=UNFINISHED)).exists()
+
+    def race_next(self) -> None:
+        """A person drains the node within the next call that drains or resumes it."""
+        self._is_race_due = True
 
     # Steps
     # ---------------------------------------------------------------------------------------------
@@ -537,7 +555,12 @@ class Play:
 
     def _reach(self, point: str) -> None:
         """A point of a turn, where the machine may stop and others go on."""
+        if point == "acted":
+            self._check(invariants.AFTER_ACTS_PAST_SLURM)
         self._pause(point)
+        if point == "attempted":
+            attempt = self.site.now, self.count_past_slurm()
+            self.record.attempts[self._views[-1].run_id] = attempt
         if self._is_quiet:
             return
         if self.dice.random() < self.habits.death:
@@ -577,8 +600,7 @@ class Play:
             self._beat()
 
     def _race_next(self) -> None:
-        """A person drains the node within the next call that drains or resumes it."""
-        self._is_race_due = True
+        self.race_next()
         self.note("bob", "is about to drain it")
 
     def _pause(self, where: str) -> None:

@@ -83,8 +83,9 @@ class Record:
     `own_modes`: of runbooks that people have set alone since they set all of them to `mode`.
     `stops`: which of switch and file stop everything; `keeps_out`: which of them have nothing given
     back. `granted`: runs that a person let act; `approvers`: who approved that
-    step of a run; `refusing`: nodes whose root refuses;
-    `restarted_at`: when slurmctld last began."""
+    step of a run; `refusing`: nodes whose root refuses; `restarted_at`: when slurmctld last began;
+    `attempts`: by run, when its step was last about to act, and how many GPUs had been reset and
+    units restarted on its node until then."""
 
     words: dict[str, Word] = field(default_factory=dict)
     overwritten_at: dict[str, datetime] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class Record:
     paused: set[int] = field(default_factory=set)
     refusing: set[str] = field(default_factory=set)
     restarted_at: datetime | None = None
+    attempts: dict[int, tuple[datetime, int]] = field(default_factory=dict)
     needed: int = 0
     changes: int = 0
     events: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -11,14 +11,22 @@ from tests.simulation.record import Broken
 
 def list_failures(seeds: Iterable[int], mutant: str = "", *, go_on: bool = False) -> Iterator[str]:
     """The report of each play that fails; of the first one alone unless `go_on`."""
+    for seed in seeds:
+        failure = find_failure(seed, mutant)
+        if failure:
+            yield failure
+            if not go_on:
+                return
+
+
+def find_failure(seed: int, mutant: str = "") -> str:
+    """The report of a play that fails; empty for one that does not."""
     with taken_out(mutant):
-        for seed in seeds:
-            try:
-                play_once(seed)
-            except Broken as broken:
-                yield str(broken)
-                if not go_on:
-                    return
+        try:
+            play_once(seed)
+        except Broken as broken:
+            return str(broken)
+    return ""
 
 
 def get_trace(seed: int, mutant: str = "") -> str:
@@ -34,14 +42,14 @@ def print_mutants(first: int, plays: int, names: list[str]) -> int:
     for number, seed in enumerate(range(first, first + plays), start=1):
         spoken: set[str] = set()
         with watched(missing, spoken.add):
-            failure = next(list_failures([seed]), None)
-        if failure is not None:
+            failure = find_failure(seed)
+        if failure:
             print(failure, flush=True)
             return 1
         candidates = [name for name in missing if name in spoken or BY_NAME[name].watches is None]
         for name in candidates:
-            found = next(list_failures([seed], name), None)
-            if found is not None:
+            found = find_failure(seed, name)
+            if found:
                 missing.remove(name)
                 print(f"{name:<22} {number:>6} plays  {found.splitlines()[0][:150]}", flush=True)
         if not missing:

@@ -47,6 +47,7 @@ class Site:
             "lose": self.lose_gpu,
             "lose_many": self.lose_many,
             "degrade": self.degrade_gpu,
+            "degrade_many": self.degrade_many,
             "memory": self.spoil_memory,
             "link": self.break_link,
             "job": self.start_job,
@@ -73,6 +74,11 @@ class Site:
     def degrade_gpu(self) -> None:
         """It is gone, and all that is told is an error that leaves the node to jobs."""
         self._fall_ill(DEGRADED, is_dead=False)
+
+    def degrade_many(self) -> None:
+        """Two nodes within a second, each of which serves on: their runs are due together."""
+        for node in self.play.dice.sample(self.play.site.names, 2):
+            self._fall_ill(DEGRADED, is_dead=False, node=node)
 
     def spoil_memory(self) -> None:
         """Of a GPU that stays on the bus: a reset heals it."""
