@@ -189,7 +189,7 @@ def test_a_window_that_follows_slurm_can_be_ended_and_not_changed_here(people: P
             )
         ],
         now,
-        of="slurm",
+        source="slurm",
     )
     page = people.on_call.get(
         f"/incidents/silence/{Silence.objects.get().pk}/change/"
