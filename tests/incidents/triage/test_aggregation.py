@@ -250,6 +250,47 @@ def test_the_site_is_concluded_when_nodes_of_all_racks_are_down() -> None:
     assert concluded() == [("facility.nodes_down", "site/nodes")]
 
 
+SHARED_BY_ALL = [
+    ("node.identity.failed", "facility.directory_lost"),
+    ("config.clock_unsynchronised", "facility.time_lost"),
+    ("clock.skewed", "facility.time_lost"),
+    ("config.slurm", "config.slurm_on_many"),
+    ("config.munge", "config.slurm_on_many"),
+    ("config.gpu_driver", "config.software_on_many"),
+]
+
+
+@pytest.mark.parametrize(("fault_type", "conclusion"), SHARED_BY_ALL)
+def test_what_all_nodes_share_is_one_incident_when_many_complain_of_it(
+    fault_type: str, conclusion: str
+) -> None:
+    happen(fault_type, [f"node/{name}" for name in NODES[:9]])
+    assert concluded() == []
+
+    happen(fault_type, [f"node/{name}" for name in NODES[9:]], at=NOW + MINUTE)
+    assert open_incidents() == [(conclusion, "site/nodes")]
+
+
+def test_a_node_that_is_set_wrongly_hours_later_is_an_incident_of_its_own() -> None:
+    happen("config.slurm", [f"node/{name}" for name in NODES[:11]])
+    happen("config.slurm", [f"node/{NODES[11]}"], at=NOW + timedelta(hours=2))
+
+    assert open_incidents() == [
+        ("config.slurm_on_many", "site/nodes"),
+        ("config.slurm", f"node/{NODES[11]}"),
+    ]
+
+
+def test_a_gpu_that_fails_while_many_nodes_are_set_wrongly_is_an_incident_of_its_own() -> None:
+    happen("config.gpu_driver", [f"node/{name}" for name in NODES])
+    happen("gpu.xid.79", gpus(NODES[3:4]), at=NOW + MINUTE)
+
+    assert sorted(open_incidents()) == [
+        ("config.software_on_many", "site/nodes"),
+        ("gpu.xid.79", "node/gn004/gpu/0000:19:00.0"),
+    ]
+
+
 def test_power_is_concluded_when_supplies_of_many_racks_fail() -> None:
     happen("node.power_supply.failed", [f"node/{name}" for name in NODES[:10]])
 
