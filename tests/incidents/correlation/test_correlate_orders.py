@@ -126,6 +126,7 @@ CAUSES = [
     ("nvswitch_and_lost_gpu", ("gpu.xid.79", GPU), ("nvlink.sxid.20034", NVSWITCH)),
     ("nvswitch_cascade", ("nvlink.sxid.22003", NVSWITCH), ("gpu.xid.74", OTHER_GPU)),
     ("follows_hardware", ("gpu.xid.48", GPU), ("gpu.xid.154", OTHER_GPU)),
+    ("service_set_wrongly", ("config.slurm_refused", NODE), ("node.service.failed", NODE)),
 ]
 # What has one order alone, or an effect that opens no incident which could be re-rooted.
 ONE_WAY = [

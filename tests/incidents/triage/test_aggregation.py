@@ -271,6 +271,14 @@ def test_what_all_nodes_share_is_one_incident_when_many_complain_of_it(
     assert open_incidents() == [(conclusion, "site/nodes")]
 
 
+def test_services_that_end_for_settings_which_many_nodes_share_are_of_the_same_incident() -> None:
+    nodes = [f"node/{name}" for name in NODES]
+    happen("config.slurm_refused", nodes)
+    happen("node.service.failed", nodes, at=NOW + SECOND)
+
+    assert open_incidents() == [("config.slurm_on_many", "site/nodes")]
+
+
 def test_a_node_that_is_set_wrongly_hours_later_is_an_incident_of_its_own() -> None:
     happen("config.slurm", [f"node/{name}" for name in NODES[:11]])
     happen("config.slurm", [f"node/{NODES[11]}"], at=NOW + timedelta(hours=2))
