@@ -20,6 +20,7 @@ from incidents.models import Incident
 from runbooks.engine import start
 from runbooks.lease import lease
 from runbooks.models import Run
+from runbooks.node import detached_command
 from runbooks.power.protocol import PowerState
 from runbooks.slurm.client import ScontrolWriter
 
@@ -120,6 +121,19 @@ def before_runs_begin(pause: Callable[[Incident], None]) -> Iterator[None]:
         return build_run(incident, *arguments, **more)
 
     with patch.object(start, "build_run", build):
+        yield
+
+
+@contextlib.contextmanager
+def before_commands_start(check: Callable[[], None]) -> Iterator[None]:
+    """Calls `check` before a step starts a command on its node that outlives the turn."""
+    start_command = detached_command.start
+
+    def start_checked(*arguments: Any, **more: Any) -> Any:
+        check()
+        return start_command(*arguments, **more)
+
+    with patch.object(detached_command, "start", start_checked):
         yield
 
 

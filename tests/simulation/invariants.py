@@ -284,24 +284,22 @@ OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
 )
 
 
-# Of each act past Slurm, when it is made
+# Of each command that a step starts on a node
 # -------------------------------------------------------------------------------------------------
 
 
-def nothing_is_reset_under_a_word(play: Play) -> None:
+def nothing_is_started_under_a_word(play: Play) -> None:
     """That was said before the step was about to act."""
     view = play.get_view()
-    word, attempt = play.record.get_word(view.node), play.record.attempts.get(view.run_id)
-    if word is None or attempt is None:
+    word = play.record.get_word(view.node)
+    attempted_at = play.record.attempted_at.get(view.run_id)
+    if word is None or attempted_at is None or word.said_at > attempted_at:
         return
-    attempted_at, done_before = attempt
-    if play.count_past_slurm() == done_before:
-        return
-    if word.said_at <= attempted_at and word.stands_in(play.look(view.node)):
+    if word.stands_in(play.look(view.node)):
         raise Broken(f"{view.step} acts on {view.node}, and a person said {word.text!r}")
 
 
-AFTER_ACTS_PAST_SLURM: tuple[Callable[[Play], None], ...] = (nothing_is_reset_under_a_word,)
+OF_COMMANDS: tuple[Callable[[Play], None], ...] = (nothing_is_started_under_a_word,)
 
 
 # After each step

@@ -388,7 +388,8 @@ class People:
         for left in drains:
             play.note("bob", f"kintsugi leave: {left.text}", left.node)
             reason = play.look(left.node).reason
-            if left.is_done and reason.startswith("left to people"):
+            is_theirs = left.node not in play.record.overwritten_at
+            if left.is_done and is_theirs and reason.startswith("left to people"):
                 play.record.words[left.node] = Word(reason, site.now)
 
 

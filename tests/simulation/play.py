@@ -26,7 +26,6 @@ from django.test import override_settings
 from detectors.catalog import catalog
 from detectors.detector import Output
 from detectors.slurm.output import NodeState
-from fixtures.cluster.facets.services import ServicesFacet
 from fixtures.cluster.slurm_daemons import LAST_THAT_FORGETS
 from incidents.inventory import graphs
 from incidents.models import Incident, Node
@@ -49,6 +48,7 @@ from tests.simulation.between import (
     ActShell,
     Interleaved,
     WatchedPower,
+    before_commands_start,
     before_runs_begin,
     between_statements,
     checks_undisturbed,
@@ -79,7 +79,13 @@ _PHASES = (
 _AIMED, _BY_ANOTHER_WORKER = 0.5, 0.1
 # In how many of them somebody drains a node within our first call that drains or gives it back.
 _RACED_FIRST = 0.2
-_AIMED_STEPS = tuple(dict.fromkeys(filter(None, _PHASES)))
+_AIMED_STEPS = (*dict.fromkeys(filter(None, _PHASES)), "restart_units")
+_RUNBOOK_OF_STEP = {
+    "reset_gpu": "gpu_reset",
+    "cold_cycle": "cold_cycle",
+    "restart_units": "isolate_node",
+}
+_FAULT_OF_STEP = {"reset_gpu": "memory", "restart_units": "service"}
 _POINTS = (
     *("begin", "leased", "allowed", "attempted", "acted", "stored"),
     *("read_nodes", "drain", "reboot", "resume"),
@@ -136,6 +142,10 @@ class Aim:
             return None
         act = "work" if luck.random() < _BY_ANOTHER_WORKER else luck.choice(acts)
         return cls(luck.choice(_AIMED_STEPS), luck.choice(_POINTS), act)
+
+    def get_first_fault(self) -> str:
+        """What leads to that step; or to two runs at once, where another worker is to act amid."""
+        return "degrade_many" if self.act == "work" else _FAULT_OF_STEP.get(self.step, "lose")
 
 
 @dataclass(frozen=True)
@@ -219,7 +229,18 @@ class Play:
         self.dice = random.Random(seed)
         self.trace: list[str] = []
         self.record = Record()
-        further = [name for name in _FURTHER if self.dice.random() < 0.4]
+        self.people, self.others = people.People(self), site_events.Site(self)
+        acts = self.people.list_acts() | self.others.list_acts()
+        # Nothing is left to chance of these otherwise, or in another way.
+        in_aims = {
+            "work": self._work_on_another,
+            "beat": self._beat_amidst,
+            "race": self._race_next,
+        }
+        self._acts = acts | in_aims
+        self._aim = Aim.draw(random.Random(f"{seed} aim"), list(self._acts))
+        needed = _RUNBOOK_OF_STEP.get(self._aim.step) if self._aim is not None else None
+        further = [name for name in _FURTHER if self.dice.random() < 0.4 or name == needed]
         self.runbooks = (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK, *further)
         self.last_wire: dict[str, Any] = {}
         version = self.dice.choice(VERSIONS)
@@ -255,17 +276,10 @@ class Play:
         for name, pod in self.pods.items():
             Node.objects.filter(name=name).update(pod=pod)
         graphs.mark_changed()
-        self.people, self.others = people.People(self), site_events.Site(self)
-        self._acts = self.people.list_acts() | self.others.list_acts()
         # What comes about by itself, and changes nobody's choices.
         self.luck = random.Random(f"{seed} luck")
-        self.habits = Habits.draw(self.dice, self.luck, list(self._acts))
-        # Of these nothing is left to chance otherwise, or in another way.
-        self._acts |= {"work": self._work_on_another, "beat": self._beat_amidst}
-        self._acts["race"] = self._race_next
-        aims = random.Random(f"{seed} aim")
-        self._aim = Aim.draw(aims, list(self._acts))
-        self._is_race_due = self._aim is not None and aims.random() < _RACED_FIRST
+        self.habits = Habits.draw(self.dice, self.luck, list(acts))
+        self._is_race_due = self._aim is not None and self.luck.random() < _RACED_FIRST
         self._is_quiet, self._is_product, self._is_amid_statements = False, False, False
         self._focus = ""
         self._is_open = not self.habits.begins_at
@@ -319,11 +333,6 @@ class Play:
         names = claims.filter(claimed_at__isnull=False).values_list("node__name", flat=True)
         return frozenset(names)
 
-    def count_past_slurm(self) -> int:
-        """GPUs reset and units restarted on the node of the turn under way."""
-        node = self.site.nodes.nodes[self._views[-1].node]
-        return sum(gpu.resets for gpu in node.gpus) + len(node.facet(ServicesFacet).orders)
-
     def get_view(self) -> TurnView:
         """The turn under way."""
         return self._views[-1]
@@ -346,6 +355,7 @@ class Play:
             between_statements(self._pause_at_statement),
             before_runs_begin(self._pause_before_run),
             checks_undisturbed(self._undisturbed),
+            before_commands_start(lambda: self._check(invariants.OF_COMMANDS)),
         ):
             self._play()
 
@@ -354,7 +364,7 @@ class Play:
             # A person has taken a node out long before, as at most sites on most days.
             self.people.drain(self.luck.choice(self.site.names[:2]))
             self._beat()
-        self._do("lose")
+        self._do(self._aim.get_first_fault() if self._aim is not None else "lose")
         begins_by = self.site.now + _BEGIN_WITHIN
         while self.site.now < self._ends_at:
             self._is_open = self._is_open or self.site.now >= begins_by
@@ -555,12 +565,9 @@ class Play:
 
     def _reach(self, point: str) -> None:
         """A point of a turn, where the machine may stop and others go on."""
-        if point == "acted":
-            self._check(invariants.AFTER_ACTS_PAST_SLURM)
         self._pause(point)
         if point == "attempted":
-            attempt = self.site.now, self.count_past_slurm()
-            self.record.attempts[self._views[-1].run_id] = attempt
+            self.record.attempted_at[self._views[-1].run_id] = self.site.now
         if self._is_quiet:
             return
         if self.dice.random() < self.habits.death:

@@ -84,8 +84,7 @@ class Record:
     `stops`: which of switch and file stop everything; `keeps_out`: which of them have nothing given
     back. `granted`: runs that a person let act; `approvers`: who approved that
     step of a run; `refusing`: nodes whose root refuses; `restarted_at`: when slurmctld last began;
-    `attempts`: by run, when its step was last about to act, and how many GPUs had been reset and
-    units restarted on its node until then."""
+    `attempted_at`: by run, when its step was last about to act."""
 
     words: dict[str, Word] = field(default_factory=dict)
     overwritten_at: dict[str, datetime] = field(default_factory=dict)
@@ -108,7 +107,7 @@ class Record:
     paused: set[int] = field(default_factory=set)
     refusing: set[str] = field(default_factory=set)
     restarted_at: datetime | None = None
-    attempts: dict[int, tuple[datetime, int]] = field(default_factory=dict)
+    attempted_at: dict[int, datetime] = field(default_factory=dict)
     needed: int = 0
     changes: int = 0
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
