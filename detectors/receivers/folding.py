@@ -30,12 +30,6 @@ _FORGET_AFTER_S = 10.0
 # Lines remembered; about 1 KiB each.
 _CAPACITY = 20_000
 
-# What a line's fact and an event have alike, under one name and of one type.
-SHARED_FIELDS = (
-    *("fault_type", "event", "resource", "occurred_at", "severity", "action", "component"),
-    *("code", "qualifier", "source_key", "count", "excerpt", "attributes"),
-)
-
 
 @dataclass(slots=True)
 class Folded:
@@ -57,23 +51,47 @@ class Folded:
 
     def build_event(self, observed_at: datetime, source: str = "") -> FaultEvent:
         """`source` where it is another than its own."""
-        values = {name: getattr(self.fact, name) for name in SHARED_FIELDS}
-        values.update(occurred_at=self.at, source_key=self.source_key, count=self.count)
-        values["excerpt"] = excerpt_of(self.line)
+        fact = self.fact
         return FaultEvent(
             event_id="",
+            fault_type=fact.fault_type,
+            event=fact.event,
+            resource=fact.resource,
             source=source or self.source,
+            occurred_at=self.at,
             observed_at=observed_at,
+            severity=fact.severity,
+            action=fact.action,
+            component=fact.component,
+            qualifier=fact.qualifier,
+            source_key=self.source_key,
+            count=self.count,
+            code=fact.code,
+            excerpt=excerpt_of(self.line),
+            attributes=fact.attributes,
             provenance=self.provenance,
-            **values,
         )
 
 
 def fold_event(event: FaultEvent) -> Folded:
     """An event that came by another way than a line; what is told of it stands for its line."""
-    shared = {name: getattr(event, name) for name in SHARED_FIELDS}
-    host = event.resource.split("/", 2)[1]
-    fact = Fact(**shared, host=host, meaning="")
+    fact = Fact(
+        fault_type=event.fault_type,
+        event=event.event,
+        resource=event.resource,
+        host=event.resource.split("/", 2)[1],
+        occurred_at=event.occurred_at,
+        severity=event.severity,
+        action=event.action,
+        component=event.component,
+        code=event.code,
+        qualifier=event.qualifier,
+        source_key=event.source_key,
+        count=event.count,
+        excerpt=event.excerpt,
+        meaning="",
+        attributes=event.attributes,
+    )
     line = event.excerpt.encode("utf-8", "replace")
     return Folded(
         fact,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import get_type_hints
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +15,6 @@ from detectors.provenance import Provenance
 from detectors.receivers.folding import (
     BURST,
     LONGEST_HOLD_S,
-    SHARED_FIELDS,
     STORM_EVENTS_PER_S,
     Folded,
     Folder,
@@ -70,13 +68,6 @@ def test_an_event_that_came_by_another_way_than_a_line_goes_out_as_it_came() -> 
     )
     assert fold_event(event).build_event(AT) == event
     assert fold_event(event).fact.host == "leaf-07"
-
-
-def test_what_a_fact_and_an_event_share_has_one_type_in_both() -> None:
-    of_fact, in_event = get_type_hints(Fact), get_type_hints(FaultEvent)
-    assert {name: of_fact[name] for name in SHARED_FIELDS} == {
-        name: in_event[name] for name in SHARED_FIELDS
-    }
 
 
 def feed(folder: Folder, number: int, new: Folded, now: float) -> None:
