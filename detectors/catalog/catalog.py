@@ -162,7 +162,7 @@ class FaultType:
     ) -> FaultEvent:
         """As bad as this type is, and calling for what it calls for. `identity` is its `event_id`;
         `at` both when it happened and when we saw it."""
-        fault_event = FaultEvent(
+        return FaultEvent(
             identity,
             self.id,
             event,
@@ -173,9 +173,10 @@ class FaultType:
             severity=self.severity,
             action=self.action,
             component=self.component,
-        )
-        return replace(
-            fault_event, qualifier=qualifier, count=count, excerpt=excerpt, provenance=provenance
+            qualifier=qualifier,
+            count=count,
+            excerpt=excerpt,
+            provenance=provenance,
         )
 
 

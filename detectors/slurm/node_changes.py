@@ -73,12 +73,12 @@ def observe(node: NodeState, slurm_user: str) -> SeenState:
     reason_set_by = _clean(node.reason_set_by, _LONGEST_USER)
     gpus = min(node.gpus_registered, _MOST_GPUS)
     return SeenState(
-        state,
-        condition,
-        is_serving,
-        holder,
-        reason,
-        reason_set_by,
+        state=state,
+        condition=condition,
+        is_serving=is_serving,
+        holder=holder,
+        reason=reason,
+        reason_set_by=reason_set_by,
         reason_set_at=node.reason_changed_at,
         resume_after=node.resume_after,
         boot_time=node.boot_time,

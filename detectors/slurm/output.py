@@ -286,9 +286,9 @@ def _parse_node(block: str) -> NodeState:
     name, address = _get_word(lines, "NodeName"), _get_word(lines, "NodeAddr")
     comment = _get_line(lines, "Comment")
     return NodeState(
-        name,
-        base,
-        flags,
+        name=name,
+        base=base,
+        flags=flags,
         reason=reason,
         reason_set_by=user,
         reason_changed_at=changed_at,
