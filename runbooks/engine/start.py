@@ -312,10 +312,13 @@ def build_trouble(incident: Incident, cause: Fault | None, *, is_lemon: bool = F
     row = catalog.load().get(fault_type)
     fitness = row.fitness if row is not None else Fitness.FIT
     severity = _get_severity(incident, cause)
+    component = incident.component
+    if cause is not None and fitness is Fitness.UNFIT:
+        component = cause.component
     return Trouble(
         fault_type=fault_type,
         action=Action(incident.action),
-        component=Component(incident.component),
+        component=Component(component),
         severity=severity,
         is_lemon=is_lemon,
         fitness=fitness,
@@ -393,14 +396,23 @@ def _is_resting(incident: Incident, last: Run | None, now: datetime) -> bool:
 
 def find_cause(incident: Incident) -> Fault | None:
     """The fault that calls for the action: the root, or a member that calls for more. One that
-    is believed before one that a text alone has told."""
+    is believed before one that a text alone has told, and of these one that leaves the node unfit
+    for jobs before one that does not."""
     active = Fault.objects.active().filter(membership__incident=incident)
     members = active.filter(action=incident.action).order_by("raised_at", "pk")
     root = incident.root_fault
     is_of_root = root is not None and root.action == incident.action
     calling = [root, *members] if is_of_root and root is not None else list(members)
-    believed = (fault for fault in calling if fault.forger in BELIEVED)
-    return next(believed, calling[0] if calling else root)
+    believed = [fault for fault in calling if fault.forger in BELIEVED] or calling
+    unfit = (fault for fault in believed if _is_unfit_beside(fault, root))
+    return next(unfit, believed[0] if believed else root)
+
+
+def _is_unfit_beside(fault: Fault, root: Fault | None) -> bool:
+    """Whether it leaves the root's own machine unfit for jobs."""
+    row = catalog.load().get(fault.fault_type)
+    is_unfit = row is not None and row.fitness is Fitness.UNFIT
+    return is_unfit and root is not None and fault.owner == root.owner
 
 
 def _get_hold_end(cause: Fault | None) -> datetime | None:

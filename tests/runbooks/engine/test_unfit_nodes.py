@@ -95,6 +95,24 @@ def test_the_same_line_by_anybody_moves_nothing(fault_type: str) -> None:
     assert "See who wrote it" in Incident.objects.latest("pk").needs_human
 
 
+@pytest.mark.parametrize("setting", ["config.service", "config.munge"])
+def test_a_node_without_a_service_is_isolated_whatever_setting_explains_that(setting: str) -> None:
+    site = an_armed_site()
+    node = site.nodes.nodes[NODE]
+    node.facet(ServicesFacet).active.discard(FABRIC_MANAGER)
+    node.facet(HostFacet).down.add(FABRIC_MANAGER)
+    for fault_type in (setting, "node.service.down"):
+        place = resources.node(NODE)
+        site.raise_fault(NODE, fault_type=fault_type, resource=place, told_by=KERNEL_RECORD)
+        site.now += timedelta(seconds=5)
+    incident = Incident.objects.get()
+    assert incident.fault_type == setting
+    turn(site, 3, timedelta(seconds=20))
+    run = Run.objects.get()
+    assert (run.runbook, run.fault_type) == ("isolate_node", "node.service.down")
+    assert is_drained(site)
+
+
 def test_a_node_without_its_fabric_manager_is_isolated_and_comes_back_with_it() -> None:
     site = an_armed_site()
     lose_fabric_manager(site)
