@@ -19,6 +19,7 @@ from runbooks.node.drains import RESUMED_AT
 from runbooks.node.holding import LOST_AT
 from runbooks.slurm.protocol import format_state
 from tests.simulation.record import Act, Broken
+from tests.simulation.site_events import LOST
 
 if TYPE_CHECKING:
     from tests.simulation.play import Play
@@ -196,9 +197,8 @@ def no_limit_is_exceeded(play: Play, act: Act) -> None:
     if act.verb != "drain" or view is None or act.before.is_out or not _is_new(play, act):
         return
     row = catalog.load()[view.fault_type]
-    is_lost = play.site.gpu(act.node) in record.told_critical and play.is_ill(act.node)
-    if is_lost or (row.fitness is Fitness.UNFIT and act.node in record.sick):
-        return  # it serves no job as it is: no limit on number holds it
+    if _is_of_no_use(play, act.node, row.fitness):
+        return
     out = (view.out & play.get_out() | view.claimed & play.get_claimed(view.run_id)) - {act.node}
     if len(out) >= play.cap:
         raise Broken(f"{act.node} is drained beyond the cap: {sorted(out)} are out")
@@ -220,7 +220,7 @@ def no_fault_type_takes_too_many_nodes(play: Play, act: Act) -> None:
     if act.verb != "drain" or view is None or not _is_new(play, act) or act.before.is_out:
         return
     row = catalog.load()[view.fault_type]
-    if row.fitness is Fitness.UNFIT and act.node in play.record.sick:
+    if _is_of_no_use(play, act.node, row.fitness):
         return
     taken = {
         other.node
@@ -229,6 +229,13 @@ def no_fault_type_takes_too_many_nodes(play: Play, act: Act) -> None:
     }
     if len(taken - {act.node}) >= play.per_hour:
         raise Broken(f"{view.fault_type} takes {act.node} after {sorted(taken)} within the hour")
+
+
+def _is_of_no_use(play: Play, node: str, fitness: Fitness) -> bool:
+    """It serves no job as it is, by the fault that is acted on or by a lost GPU beside it: no limit
+    on number holds it."""
+    is_lost = play.site.gpu(node) in play.record.told_critical and play.is_ill(node)
+    return is_lost or (fitness is Fitness.UNFIT and node in play.record.sick)
 
 
 def _is_first_of_run(play: Play, act: Act, fault_type: str) -> bool:
@@ -409,7 +416,7 @@ def no_run_is_begun_after_one_that_a_person_ended(play: Play) -> None:
 
 
 def whoever_resumes_an_ill_node_is_told(play: Play) -> None:
-    """Of a fault that polls see there after a person has ended the last run of its incident so: a
+    """Of a lost GPU that polls see there after a person has ended the last run of its incident so: a
     later one says itself how it ends."""
     untold = set()
     for run in Run.objects.exclude(state__in=UNFINISHED).select_related("incident", "node"):
@@ -421,7 +428,7 @@ def whoever_resumes_an_ill_node_is_told(play: Play) -> None:
         later = Run.objects.filter(incident=run.incident, pk__gt=run.pk)
         is_gone_on_with = later.exclude(state=RunState.SHADOWED).exists()
         members = Fault.objects.active().filter(membership__incident=run.incident)
-        if is_gone_on_with or not members.filter(resource=gpu).exists():
+        if is_gone_on_with or not members.filter(resource=gpu, fault_type=LOST).exists():
             continue
         is_seen_since = polled_at > datetime.fromisoformat(resumed_at)
         is_told = run.incident.timeline.filter(kind="still_standing").exists()
