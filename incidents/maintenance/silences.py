@@ -173,9 +173,9 @@ def _list_standing(case: IncidentCase) -> list[FaultCase]:
 
 def _is_of_many_machines(fault: Fault) -> bool:
     """Concluded, by a counting rule, of what many machines share."""
-    is_shared = fault.owner.startswith(("rack/", "feed/", "pod/", "site/"))
-    concluded_types = {rule.concludes for rule in site_rules.load_counting_rules()}
-    return is_shared and fault.fault_type in concluded_types
+    if not fault.owner.startswith(("rack/", "feed/", "pod/", "site/")):
+        return False
+    return any(rule.concludes == fault.fault_type for rule in site_rules.load_counting_rules())
 
 
 def _keep(case: IncidentCase, window: Window, batch: TriageBatch) -> None:
