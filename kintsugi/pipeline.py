@@ -359,10 +359,11 @@ class Pipeline:
         self._run_once("record_acts", periods.RECORD_ACTS, work)
 
     def follow_reservations(self) -> None:
-        """Slurm's maintenance as windows; what waited for the end of one waits no longer."""
+        """Slurm's maintenance as windows; what waited for the end of one waits no longer. Our own
+        reservations go when nothing needs them."""
 
         def work(now: datetime) -> None:
-            if not reserving.follow_reservations(now, self.world.slurm):
+            if not reserving.follow_reservations(now, self.world):
                 return
             for run_id in runbooks.start_due(None, now=now, world=self.world):
                 self.queue.advance(run_id)

@@ -103,6 +103,14 @@ def check_permission(
     return Outdated(lost) if lost else Pending(approval.why)
 
 
+def asks_person(turn: RunTurn, planned: Planned, ctx: Context) -> bool:
+    """Whether a person is to be asked before this step, as far as can be told now."""
+    run, now = turn.run, turn.now
+    if _get_rule_reason(run, planned, now):
+        return True
+    return bool(_get_count_reason(run, planned, ctx.world.policy.bounds, now, ctx=ctx))
+
+
 def is_for_count_alone(turn: RunTurn, planned: Planned, ctx: Context) -> bool:
     """Whether a person will be asked now, and only since so many nodes are in repair already."""
     run = turn.run

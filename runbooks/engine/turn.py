@@ -66,6 +66,7 @@ from runbooks.step import (
 from runbooks.steps.burn_in import BurnIn
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.diagnose import Diagnose
+from runbooks.steps.drain import Drain
 from runbooks.steps.resume import Resume
 from runbooks.steps.verify import Verify
 
@@ -175,6 +176,8 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         return
     if isinstance(verdict, withdrawal_reasons.Withdraw):
         withdraw.withdraw(run, verdict, now=now, world=world)
+        return
+    if _waits_for_idle_moment(turn, planned, snapshot, ctx):
         return
     if _waits_for_room(turn, planned, snapshot, ctx):
         return
@@ -511,6 +514,41 @@ def _find_last_inspection(run: Run) -> int | None:
         if index < run.step and step.effect is not StepEffect.READ_ONLY:
             return None
     return None
+
+
+def _waits_for_idle_moment(
+    turn: RunTurn, planned: Planned, snapshot: FleetSnapshot, ctx: Context
+) -> bool:
+    """A minor repair takes its node out when that costs little. Until then the node may be
+    reserved, where the drain would be allowed now."""
+    if planned.step.name != Drain.name or turn.attempted_at is not None:
+        return False
+    moment = idle_moment.find_moment(ctx)
+    if moment is None:
+        return False
+    is_due = moment.ends_at is not None and idle_moment.is_reservation_due(ctx)
+    if is_due and _may_drain(turn, planned, snapshot, ctx):
+        if _is_refused_by_node(turn, ctx):
+            return True
+        _reserve_node(turn, ctx, moment)
+    ending.store_result(turn, idle_moment.build_wait(ctx, moment), is_last=False)
+    return True
+
+
+def _reserve_node(turn: RunTurn, ctx: Context, moment: idle_moment.IdleMoment) -> None:
+    assert moment.ends_at is not None  # noqa: S101 - without an end nothing is reserved
+    attempt = idle_moment.reserve_node(ctx, moment.ends_at)
+    phase = audit.Phase.DONE if attempt.is_done else audit.Phase.FAILED
+    audit.record_run(turn.run, "reserve", phase, attempt.text, now=turn.now, key=turn.key)
+
+
+def _may_drain(turn: RunTurn, planned: Planned, snapshot: FleetSnapshot, ctx: Context) -> bool:
+    """Whether neither a person nor a guard would stand in the way now. Takes nothing."""
+    if approvals.asks_person(turn, planned, ctx):
+        return False
+    policy = ctx.world.policy
+    verdict = guard_check.check_guards(turn.run, Act.DRAIN, snapshot, policy=policy, now=turn.now)
+    return isinstance(verdict, Allowed)
 
 
 def _waits_for_room(turn: RunTurn, planned: Planned, snapshot: FleetSnapshot, ctx: Context) -> bool:

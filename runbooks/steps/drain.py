@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from runbooks.guards.table import Act
-from runbooks.node import drains, idle_moment, overwritten
+from runbooks.node import drains, overwritten
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Owner
 from runbooks.slurm.protocol import NodeState
@@ -38,7 +38,7 @@ class Drain(Base):
 
     def find_obstacle(self, ctx: Context) -> Wait | Failed | None:
         """A person's drain, or that of another incident which still waits for a person: left alone,
-        and waited for. A minor fault waits for an idle moment of its node."""
+        and waited for."""
         owner = drains.get_owner(ctx)
         if ctx.state.is_rebooting:
             text = (
@@ -58,7 +58,7 @@ class Drain(Base):
             return _stop_after_person(ctx)
         if drains.is_resumed_since_attempt(ctx):
             return _stop_after_resume(ctx)
-        return idle_moment.find_wait(ctx)
+        return None
 
     def run(self, ctx: Context) -> Result:
         before, owner = ctx.state, drains.get_owner(ctx)

@@ -240,7 +240,8 @@ OCCASIONS: Mapping[str, str] = {
     " and is all that is left when the node is given back",
     "scontrol notify": "`wait_for_jobs`, where the site's job policy tells owners",
     "scancel --signal=": "`wait_for_jobs`, where the site's job policy names a signal",
-    "scontrol create reservation": "`diagnose` as a job; `swap_hot_spare`; a maintenance",
+    "scontrol create reservation": "`diagnose` as a job; `swap_hot_spare`; `drain`, while a minor repair waits for an idle"
+    " moment; a maintenance",
     "scontrol delete": "the end of these",
     "sbatch": "`diagnose` as a job, inside our reservation",
     "scancel": "such a job of ours that nobody waits for any more",

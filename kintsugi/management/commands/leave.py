@@ -20,6 +20,7 @@ from kintsugi.configuration.schema import store_name
 from kintsugi.history import files, retention
 from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
+from runbooks.slurm.protocol import SlurmError
 
 if TYPE_CHECKING:
     from runbooks.node.traces import Traces
@@ -77,6 +78,7 @@ class Command(StoreCommand):
         runs = leaving.list_unfinished()
         for run in runs:
             self._say(f"* Run {run.pk} ({run.runbook} on {run.place}) ends where it is.")
+        self._say("* Reservations for minor repairs are taken away.")
         held = leaving.list_drains(self._world, give_back=self._give_back, now=now)
         for drain in held:
             since = f", since {drain.since:%Y-%m-%d %H:%M %Z}" if drain.since else ""
@@ -107,6 +109,7 @@ class Command(StoreCommand):
             self._problems.append(f"Workers are at runs {numbers}: stop them, and call this again.")
         if ended.settled_at is not None:
             time.sleep(max(0.0, (ended.settled_at - timezone.now()).total_seconds()))
+        self._remove_reservations()
         shown_nodes = set()
         for left in leaving.leave_drains(
             self._world, give_back=self._give_back, actor=self._actor, clock=timezone.now
@@ -126,6 +129,17 @@ class Command(StoreCommand):
                 )
         self._revoke_tokens()
         self._tell_remaining()
+
+    def _remove_reservations(self) -> None:
+        from kintsugi.periodic import reserving  # noqa: PLC0415  (runbooks: as above)
+
+        try:
+            reservations = self._world.slurm.list_reservations()
+        except SlurmError as error:
+            self._problems.append(f"Reservations could not be looked at: {error}")
+            return
+        removed = reserving.remove_needless(reservations, timezone.now(), self._world)
+        self._say(f"{removed} reservations for minor repairs are taken away.")
 
     def _tell_not_held(self, held: set[str]) -> None:
         for node in sorted(self._give_back - held):

@@ -190,7 +190,7 @@ def test_maintenance_in_slurm_keeps_faults_from_people_and_its_end_announces_the
     site = a_site(slurm_daemons, node)
     words = ("ReservationName=maint", "StartTime=now", "Duration=60", f"Nodes={node}", "Users=root")
     slurm_daemons.command("scontrol", "create", "reservation", *words, "Flags=MAINT,IGNORE_JOBS")
-    follow_reservations(site.now(), site.world.slurm)
+    follow_reservations(site.now(), site.world)
     tables = Site(nodes=0)
     tables.now = site.now()
     tables.add_node(node)
@@ -199,7 +199,7 @@ def test_maintenance_in_slurm_keeps_faults_from_people_and_its_end_announces_the
     assert incident.silence is not None
     assert incident.silence.origin == "slurm:maint"
     slurm_daemons.command("scontrol", "delete", "ReservationName=maint")
-    follow_reservations(site.now(), site.world.slurm)
+    follow_reservations(site.now(), site.world)
     incident.refresh_from_db()
     assert incident.silence is None
     assert incident.timeline.filter(kind="announced").exists()

@@ -7,13 +7,14 @@ from datetime import timedelta
 
 import pytest
 
+from detectors.slurm.reservations import Reservation
 from incidents import services as incidents
 from incidents.models import Incident
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
 from runbooks.guards.verdicts import Bounds
-from runbooks.models import Mode, Run, RunState, StopSwitch
-from runbooks.node.idle_moment import LONGEST, SHORTLY
+from runbooks.models import AuditEntry, Mode, Run, RunState, StopSwitch
+from runbooks.node.idle_moment import LONGEST, RESERVED, SHORTLY
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -63,7 +64,8 @@ def test_the_node_goes_on_taking_jobs_and_the_run_says_why() -> None:
     assert run.waiting_for == (
         "gpu.ecc.row_remap_pending is minor: gn001 goes on taking jobs until none runs there or the"
         " last one ends within the hour (now: at 2025-01-18 03:00 UTC at the latest), and is"
-        " drained then."
+        " drained then. No job begins there that could run past 2025-01-18 03:00 UTC: from then on"
+        f" gn001 is reserved for an hour (kintsugi_{run.pk}-0-drain)."
     )
     assert run.waiting_for in site.story(run.incident)
 
@@ -186,6 +188,106 @@ def test_a_node_that_is_out_already_is_taken_over_as_before() -> None:
     run = begin(site, ends_in=timedelta(days=3))
     assert "is minor" not in run.waiting_for
     assert site.slurm.read_nodes((NODE,))[NODE].reason.startswith("kintsugi:")
+
+
+def list_reservations(site: Site) -> list[Reservation]:
+    return [one for one in site.slurm.list_reservations() if one.name.startswith("kintsugi_")]
+
+
+def test_the_node_is_reserved_from_the_last_jobs_limit_on_for_an_hour() -> None:
+    site = a_site()
+    limit = site.now + timedelta(days=3)
+    begin(site, ends_in=timedelta(days=3))
+    (reservation,) = list_reservations(site)
+    assert (reservation.nodes, reservation.flags) == ((NODE,), frozenset({"IGNORE_JOBS"}))
+    assert (reservation.starts_at, reservation.ends_at) == (limit, limit + SHORTLY)
+    assert site.slurm.read_nodes((NODE,))[NODE].is_serving
+    entry = AuditEntry.objects.get(act="reserve")
+    assert entry.text.startswith("gn001 is reserved from 2025-01-18 03:00 UTC for an hour")
+
+
+def test_jobs_that_end_before_it_move_it_no_further() -> None:
+    site = a_site()
+    run = begin(site, ends_in=timedelta(days=3))
+    (before,) = list_reservations(site)
+    site.slurm.add_job("18", nodes=[NODE], ends_at=site.now + timedelta(days=2))
+    pass_time(site, run, timedelta(days=1))
+    assert list_reservations(site) == [before]
+
+
+def test_a_job_without_a_limit_lets_nothing_be_reserved() -> None:
+    site = a_site()
+    run = begin(site)
+    assert list_reservations(site) == []
+    assert "(now: without a limit)" in run.waiting_for
+
+
+def test_whoever_takes_the_reservation_away_is_not_overruled() -> None:
+    site = a_site()
+    run = begin(site, ends_in=timedelta(days=3))
+    site.slurm.end_reservation(list_reservations(site)[0].name)
+    run = pass_time(site, run, timedelta(days=1))
+    assert list_reservations(site) == []
+    assert run.state == RunState.RUNNING
+
+
+def test_once_its_hour_is_over_and_jobs_run_again_it_is_made_anew() -> None:
+    """The guards refused the drain when the moment came."""
+    site = a_site()
+    run = begin(site, ends_in=timedelta(days=2))
+    site.now += timedelta(days=2) + SHORTLY
+    site.slurm.finish_job("17001")
+    limit = site.now + timedelta(days=1)
+    site.slurm.add_job("19", nodes=[NODE], ends_at=limit)
+    site.advance(run)
+    assert [reservation.starts_at for reservation in list_reservations(site)] == [limit]
+
+
+def test_a_reservation_that_slurm_does_not_give_is_told_and_not_asked_for_each_minute() -> None:
+    site = a_site()
+    foreign = Reservation(
+        "course",
+        (NODE,),
+        frozenset(),
+        site.now + timedelta(days=3),
+        site.now + timedelta(days=4),
+    )
+    site.slurm.add_reservation(foreign)
+    run = begin(site, ends_in=timedelta(days=3))
+    assert "Jobs may follow one another until then: " in run.waiting_for
+    assert "overlaps with another reservation" in run.waiting_for
+    assert AuditEntry.objects.get(act="reserve").phase == AuditEntry.Phase.FAILED
+    pass_time(site, run, timedelta(minutes=5))
+    assert AuditEntry.objects.filter(act="reserve").count() == 1
+
+
+def test_nothing_is_reserved_while_a_guard_would_refuse_the_drain() -> None:
+    site = a_site()
+    StopSwitch.objects.create(reason="power works", engaged_by="alice", engaged_at=site.now)
+    run = begin(site, ends_in=timedelta(days=3))
+    assert list_reservations(site) == []
+    StopSwitch.objects.update(released_at=site.now)
+    pass_time(site, run, timedelta(minutes=2))
+    assert len(list_reservations(site)) == 1
+
+
+def test_nothing_is_reserved_where_a_person_is_to_be_asked_first() -> None:
+    site = a_site()
+    run = begin(site, ends_in=timedelta(days=3))
+    site.slurm.end_reservation(list_reservations(site)[0].name)
+    run.facts.pop(RESERVED)
+    run.save()
+    site.set_mode(Mode.APPROVAL, "gpu_reset")
+    pass_time(site, run, timedelta(minutes=2))
+    assert list_reservations(site) == []
+
+
+def test_a_node_whose_root_refuses_is_not_reserved() -> None:
+    site = a_site()
+    site.nodes.nodes[NODE].never = "mine until Friday"
+    run = begin(site, ends_in=timedelta(days=3))
+    assert list_reservations(site) == []
+    assert run.state == RunState.FAILED
 
 
 def test_an_incident_that_ends_meanwhile_leaves_no_trace_on_the_node() -> None:
