@@ -17,7 +17,8 @@ from datetime import datetime, timedelta
 
 from detectors.catalog import catalog
 from detectors.faults import Action, Fitness, Severity
-from runbooks.slurm.protocol import SlurmError, SlurmJob, format_own_name
+from runbooks.slurm import running_jobs
+from runbooks.slurm.protocol import SlurmError, format_own_name
 from runbooks.step import Context, Wait, format_iso, get_backoff
 
 WANTED_NOW = "wanted_now"
@@ -53,7 +54,7 @@ def find_moment(ctx: Context) -> IdleMoment | None:
     if not jobs:
         return None
     since = datetime.fromisoformat(ctx.facts.setdefault(WAITS_SINCE, format_iso(ctx.now)))
-    last = _find_last_end(jobs)
+    last = running_jobs.find_last_end(jobs)
     is_short = last is not None and last - ctx.now <= SHORTLY
     if is_short or ctx.now - since >= LONGEST:
         return None
@@ -135,10 +136,3 @@ def _is_urgent(row: catalog.FaultType) -> bool:
         return True
     calls_for_repair = row.action.at_least(Action.RESET_GPU)
     return calls_for_repair and row.severity.at_least(Severity.MAJOR)
-
-
-def _find_last_end(jobs: list[SlurmJob]) -> datetime | None:
-    """By their time limits; None where one has none."""
-    ends = [job.ends_at for job in jobs]
-    known = [end for end in ends if end is not None]
-    return max(known) if len(known) == len(ends) else None

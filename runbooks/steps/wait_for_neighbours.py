@@ -3,22 +3,26 @@ takes down them all."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import ClassVar
 
+from detectors.slurm.reservations import Reservation
 from incidents.inventory import neighbours
 from runbooks.slurm import running_jobs
+from runbooks.slurm.protocol import SlurmError, SlurmJob, SlurmRefusal
 from runbooks.step import Base, Context, Done, Result, Wait, format_iso, get_backoff, get_fact_time
 
 _LONGEST = timedelta(minutes=5)
 _AFTER_SILENCE = timedelta(minutes=1)
 _NAMED = 5
+_FREE_AT = "neighbours_free_at"
+"""The fact of a run: when all of them are free, as a person was told."""
 
 
 class WaitForNeighbours(Base):
-    """Drains nobody: a link that is bad is no reason to take two nodes away. People may, and are
-    told of whom."""
+    """Drains and reserves nobody: a link that is bad is no reason to take two nodes away, and hands
+    have to be there then. People may, and are told of whom, and from when on."""
 
     name: ClassVar[str] = "wait_for_neighbours"
     plan: ClassVar[str] = (
@@ -35,7 +39,7 @@ class WaitForNeighbours(Base):
         since = get_fact_time(ctx, "neighbours_from") or ctx.now
         ctx.facts["neighbours_from"] = format_iso(since)
         names = ", ".join(carried.nodes)
-        running = running_jobs.get_running_jobs(carried.nodes, ctx.world.slurm)
+        running = running_jobs.list_running(carried.nodes, ctx.world.slurm)
         if running is None:
             text = f"{module} carries {names}; Slurm cannot be asked for their jobs."
             return Wait(text, _AFTER_SILENCE)
@@ -47,12 +51,62 @@ class WaitForNeighbours(Base):
         return Wait(
             f"{module} carries {names}. It is not to be pulled while a job runs there ({jobs}).",
             get_backoff(since, ctx.now, longest=_LONGEST),
-            ask=f"{hang} Drain them if it cannot wait for their jobs' ends.",
+            ask=f"{hang} {_format_advice(ctx, carried.nodes, running)}",
             is_told=True,
         )
 
 
-def _format_jobs(running: Mapping[str, Collection[str]]) -> str:
+def _format_jobs(running: Mapping[str, Sequence[SlurmJob]]) -> str:
     """Some jobs of each node that runs any; empty where none does."""
-    busy = {node: sorted(jobs)[:_NAMED] for node, jobs in sorted(running.items()) if jobs}
-    return "; ".join(f"{node}: {', '.join(jobs)}" for node, jobs in busy.items())
+    numbers = {name: sorted(job.job_id for job in jobs)[:_NAMED] for name, jobs in running.items()}
+    busy = {name: found for name, found in sorted(numbers.items()) if found}
+    return "; ".join(f"{name}: {', '.join(found)}" for name, found in busy.items())
+
+
+def _format_advice(
+    ctx: Context, nodes: Sequence[str], running: Mapping[str, Sequence[SlurmJob]]
+) -> str:
+    """How all of them come to be free at once. Jobs that follow one another would see to it that
+    they never are."""
+    reservation = _find_reservation(ctx, nodes)
+    if reservation is not None:
+        since = f"{reservation.starts_at:%Y-%m-%d %H:%M %Z}"
+        return f"They are reserved for it from {since} on ({reservation.name})."
+    free_at = _get_free_time(ctx, running)
+    if free_at is None:
+        return "Drain them if it cannot wait for their jobs' ends."
+    return (
+        f"At {free_at:%Y-%m-%d %H:%M %Z} the last job there has reached its limit. No other begins"
+        f" that would run past it, once you have reserved them for two hours:"
+        f" TZ=UTC scontrol create reservation ReservationName=incident-{ctx.incident_id}"
+        f" StartTime={free_at:%Y-%m-%dT%H:%M:%S} Duration=120 Nodes={','.join(nodes)} Users=root"
+        " Flags=MAINT,IGNORE_JOBS. Kintsugi takes that for a maintenance."
+    )
+
+
+def _find_reservation(ctx: Context, nodes: Sequence[str]) -> Reservation | None:
+    """The next maintenance that holds them all."""
+    try:
+        found = ctx.world.slurm.list_reservations()
+    except (SlurmError, SlurmRefusal):
+        return None
+    planned = [
+        reservation
+        for reservation in found
+        if reservation.is_maintenance and set(nodes) <= set(reservation.nodes)
+    ]
+    return min(planned, key=lambda reservation: reservation.starts_at, default=None)
+
+
+def _get_free_time(ctx: Context, running: Mapping[str, Sequence[SlurmJob]]) -> datetime | None:
+    """As it was when first looked: a person is not asked anew with each job that begins. None where
+    a job has no limit."""
+    kept = get_fact_time(ctx, _FREE_AT)
+    if kept is not None and kept > ctx.now:
+        return kept
+    jobs = [job for found in running.values() for job in found]
+    free_at = running_jobs.find_last_end(jobs)
+    if free_at is None or free_at <= ctx.now:
+        return None
+    ctx.facts[_FREE_AT] = format_iso(free_at)
+    return free_at

@@ -4,10 +4,12 @@ named."""
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from detectors.faults import Action
+from detectors.slurm.reservations import Reservation
 from incidents import services as incidents
 from incidents.models import Cable, Incident, Module, Port, Switch
 from incidents.vocabulary.lifecycle import Trigger
@@ -96,6 +98,62 @@ def test_one_watch_to_an_incident(site: Site) -> None:
     site.start()
     site.start()
     assert Run.objects.filter(incident=incident).count() == 1
+
+
+def begin_at_shared_module(site: Site, **job: Any) -> Run:
+    wired(site)
+    site.slurm.add_job("7", nodes=["gn002"], **job)
+    incident = site.raise_fault(
+        fault_type="nic.transceiver.rx_power_low", resource="node/gn001/nic/mlx5_0"
+    )
+    return site.advance(site.begin(incident))
+
+
+def get_question(run: Run) -> str:
+    question: str = Incident.objects.get(pk=run.incident_id).needs_human
+    return question
+
+
+def test_who_is_to_pull_a_shared_module_is_told_how_both_nodes_come_to_be_free(site: Site) -> None:
+    ends_at = site.now + timedelta(hours=5)
+    run = begin_at_shared_module(site, ends_at=ends_at)
+    assert get_question(run) == (
+        "Pull nothing yet: gn001, gn002 hang on switch/leaf-01/module/1. At 2025-01-15 08:00 UTC the"
+        " last job there has reached its limit. No other begins that would run past it, once you"
+        " have reserved them for two hours: TZ=UTC scontrol create reservation"
+        f" ReservationName=incident-{run.incident_id} StartTime=2025-01-15T08:00:00 Duration=120"
+        " Nodes=gn001,gn002 Users=root Flags=MAINT,IGNORE_JOBS. Kintsugi takes that for a"
+        " maintenance."
+    )
+
+
+def test_a_job_that_begins_meanwhile_asks_nobody_anew(site: Site) -> None:
+    run = begin_at_shared_module(site, ends_at=site.now + timedelta(hours=5))
+    before = get_question(run)
+    site.slurm.add_job("8", nodes=["gn001"], ends_at=site.now + timedelta(hours=9))
+    site.now += timedelta(minutes=10)
+    run = site.advance(run)
+    assert "gn001: 8; gn002: 7" in run.waiting_for
+    assert get_question(run) == before
+
+
+def test_a_maintenance_that_holds_both_is_named_instead(site: Site) -> None:
+    starts_at = site.now + timedelta(hours=5)
+    run = begin_at_shared_module(site, ends_at=starts_at)
+    flags = frozenset({"MAINT", "IGNORE_JOBS"})
+    nodes = ("gn001", "gn002", "gn003")
+    planned = Reservation("works", nodes, flags, starts_at, starts_at + timedelta(hours=2))
+    site.slurm.add_reservation(planned)
+    site.now += timedelta(minutes=10)
+    run = site.advance(run)
+    assert get_question(run).endswith(
+        "They are reserved for it from 2025-01-15 08:00 UTC on (works)."
+    )
+
+
+def test_while_a_job_there_has_no_limit_they_may_be_drained(site: Site) -> None:
+    run = begin_at_shared_module(site)
+    assert get_question(run).endswith("Drain them if it cannot wait for their jobs' ends.")
 
 
 def wired(site: Site) -> None:
