@@ -119,9 +119,11 @@ _SEVERITY_WORD = re.compile(
     r"(" + "|".join(sorted(_SEVERITIES, key=len, reverse=True)) + r")(?=\s)\s+"
 )
 _TOKEN = re.compile(r"[^\s\[\]<>%(){}\"'=,;]+(?=\s|$)")
-# `ALML/4/VOL_FAIL:` is a mnemonic of Huawei's, and no program.
+# `ALML/4/VOL_FAIL:` is a mnemonic of Huawei's, and no program. In brackets: a child of systemd's
+# before it is another program, a worker of udev's.
 _PROGRAM = re.compile(
-    r"(?P<name>(?![A-Z]\w{1,39}/[0-7]/)[A-Za-z_/][\w./#()@-]{0,79})(?:\[(?:\d+|[\w-]+)\])?:(?:\s|$)\s?"
+    r"(?P<name>(?![A-Z]\w{1,39}/[0-7]/)[A-Za-z_/][\w./#()@-]{0,79}|\([\w.:@-]{1,40}\)(?=\[\d))"
+    r"(?:\[(?:\d+|[\w-]+)\])?:(?:\s|$)\s?"
 )
 # Line cards of Junos, which name themselves without a colon.
 _LINE_CARD = re.compile(r"(?P<name>(?:fpc|c?feb|tfeb|ssb|spmb)\d{0,2})(?: (?P=name))? (?=\S)")
@@ -133,7 +135,7 @@ _EXPLICIT_TAG = re.compile(
     r"%(?:AUTH(?:ORIZATION)?|CHANGE|CONFLICT|DAEMON|EXTERNAL|FIREWALL|INTERACT|KERN|LOCAL\d|PFE|USER)"
     r"-(?P<severity>[0-7])-(?!SYSTEM_MSG)(?=[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,60}: )"
 )
-_NAMED = re.compile(r"\S+\s+(?:kernel|[\w./#@-]+\[\d+\]):\s")
+_NAMED = re.compile(r"\S+\s+(?:kernel|[\w./#@-]+\[\d+\]|\([\w.:@-]{1,40}\)\[\d+\]):\s")
 # A driver before its PCI address, a repeat that names no host, OpenSM's microseconds and thread
 # (libopensm/osm_log.c), or what Ceph puts before its words in a daemon's own file and in the
 # cluster's (src/log/Log.cc, src/common/LogEntry.cc).

@@ -64,6 +64,8 @@ FORMS = [
         "bgp#bgpd",
     ),
     (f"2025-01-12T03:04:05.123456Z gn042 kernel: {XID}", "gn042", AT_MICROS, "", "kernel"),
+    (f"Jan 12 03:04:05 gn042 (udev-worker)[77]: {XID}", "gn042", AT, "", "(udev-worker)"),
+    (f"Jan 12 03:04:05 (sd-mkdcreds)[77]: {XID}", None, AT, "", "(sd-mkdcreds)"),
     (f"2025-01-12T12:04:05.123456+09:00 gn042 kernel: {XID}", "gn042", AT_MICROS, "", "kernel"),
     (f"2025-01-12T12:04:05+0900 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
     (
