@@ -406,6 +406,19 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "GHES: APEI firmware first mode is enabled by APEI bit and WHEA _OSC.",
         "  31 | 11/15/2019 | 18:50:44 | Power Unit Pwr Unit Status | Power off/down | Deasserted",
         "   4 | 01/01/2000 | 00:17:05 | System Firmware Progress #0x05 | System boot initiated | Asserted",
+        "ice 0000:5e:00.0 ens7: Cannot set channels since ADq is enabled.",
+        "i40e 0000:5e:00.0 ens7: TX interrupt moderation cannot be changed if adaptive-tx is enabled.",
+        "ixgbe 0000:5e:00.0 ens7: Autoneg did not complete so changing settings may not result in an actual change.",
+        "i40e 0000:5e:00.0 ens7: Descriptors requested (Tx: 7 / Rx: 9000) out of range [64-8160]",
+        "ice 0000:5e:00.0 ens7: Invalid value, rx-usecs-high valid values are 0 (disabled), 4-236",
+        "ice 0000:5e:00.0: MAC 00:11:22:33:44:55 does not exist for VF 7",
+        "bnxt_en 0000:5e:00.0 ens7np0: Too many traffic classes requested: 7. Max supported is 3.",
+        "bnxt_en 0000:5e:00.0 ens7np0: TS query for TX timer failed rc = fffffff5",
+        "mlx5_core 0000:5e:00.0 ens7: mlx5e_xfrm_validate_state:77:(pid 7): Cannot offload xfrm states with tfc padding",
+        "ixgbe 0000:5e:00.0 ens7: offline testing starting",
+        "mpt3sas_cm7: performance mode: iops with coalescing timeout: 0x7",
+        "megaraid_sas 0000:5e:00.0: FW provided TM TaskAbort/Reset timeout\t: 7 secs/7 secs",
+        "EDAC MC: If you find incorrect reports, please contact your hardware vendor",
     ],
 )
 def test_a_drivers_everyday_line_is_benign(text):
@@ -484,6 +497,10 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "kernel: hpsa 0000:03:00.0: can't disable ASPM; OS doesn't have ASPM control",
         "kernel: hpsa can't handle SMP requests",
         "kernel: nvidia-uvm: Loaded the UVM driver, major device number 507.",
+        "slurmstepd[77]: error: Detected 7 oom_kill events in StepId=7.batch. Some of the step tasks have been OOM Killed.",
+        "systemd[1]: munge.service: State 'stop-sigterm' timed out. Killing.",
+        "systemd-udevd[77]: nvidia: Process '/usr/bin/logger nvidia' failed with exit code 7.",
+        "singularity[77]: WARNING: container creation failed before, trying again",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
