@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from detectors import resources
 from detectors.faults import Action, Severity
@@ -56,6 +56,8 @@ _JUST_ENDED = timedelta(minutes=2)
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
 _RESTARTS = {"reboot": Act.REBOOT, "cold_cycle": Act.POWER_CYCLE}
 _MODES = tuple(Mode)
+# The number of no row.
+_NONE = 0
 _WAIT_FOR_JOBS = ("requeue_dead_jobs", "wait_for_jobs")
 
 
@@ -84,14 +86,13 @@ def load_fleet(
 ) -> Fleet:
     """The fleet as this run's guards must see it. `limits` are its runbook's; `unusable` names what
     was seen on its node."""
-    is_other = ~Q(pk=run.pk)
     facts = _load_site_facts(snapshot, limits=limits, policy=policy, now=now)
     facts |= _load_mode(run.runbook, run.node, now, used=run.facts.get(armings.USED))
-    facts |= _load_fault_facts(run.fault_type, is_other, now)
+    facts |= _load_fault_facts(run.fault_type, run.pk, now)
     facts |= _load_node_facts(run.place, run.fault_type, get_resource(run), now)
-    facts |= _load_queue_facts(run, is_other)
-    claims = _load_claims(is_other, now)
-    reboots = _get_reboots(Q(node=run.node) & is_other, now)
+    facts |= _load_queue_facts(run)
+    claims = _load_claims(now, but_run=run.pk)
+    reboots = _get_reboots(run.node_id or _NONE, now, but_run=run.pk)
     incident = run.incident
     is_claimed = run.claimed_at is not None
     return Fleet(
@@ -120,10 +121,10 @@ def load_fleet_for_node(
     runbook's."""
     facts = _load_site_facts(snapshot, limits=limits, policy=policy, now=now)
     facts |= _load_mode(runbook, node, now)
-    facts |= _load_fault_facts(fault_type, Q(), now)
+    facts |= _load_fault_facts(fault_type, _NONE, now)
     facts |= _load_node_facts(node.name, fault_type, resources.node(node.name), now)
-    claims = _load_claims(~Q(node=node), now)
-    reboots = _get_reboots(Q(node=node), now)
+    claims = _load_claims(now, but_node=node.pk)
+    reboots = _get_reboots(node.pk, now)
     return Fleet(
         **facts,
         claimed=claims.nodes,
@@ -225,9 +226,12 @@ def get_site_mode() -> Mode | None:
     return Mode(row.mode) if row is not None else None
 
 
+_ENGAGED = Prepared(lambda: StopSwitch.objects.filter(released_at=None).order_by("engaged_at")[:1])
+
+
 def get_stop_reason(stop_file: Path) -> str:
     """Who stopped everything, and why; empty when nobody did."""
-    row = StopSwitch.objects.filter(released_at=None).order_by("engaged_at").first()
+    row = next(iter(_ENGAGED.objects()), None)
     if row is not None:
         return _format_switch(row)
     return f"the file {stop_file} exists" if stop_file.exists() else ""
@@ -267,13 +271,21 @@ def get_resource(run: Run) -> str:
 
 def get_held_nodes(run: Run, now: datetime) -> frozenset[str]:
     """Nodes that our other runs have been let take out."""
-    return _load_claims(~Q(pk=run.pk), now).nodes
+    return _load_claims(now, but_run=run.pk).nodes
+
+
+_REPAIRS_OF = Prepared(
+    lambda: (
+        Fault.objects.active()
+        .filter(owner=Given("owner"), action__in=_REPAIRS)
+        .values_list("fault_type")
+    )
+)
 
 
 def get_active_repairs(node: str) -> frozenset[str]:
     """Types of the faults that stand on the node and call for a repair of it."""
-    faults = Fault.objects.active().of_node(node).filter(action__in=_REPAIRS)
-    return frozenset(faults.values_list("fault_type", flat=True))
+    return frozenset(_REPAIRS_OF.values(owner=resources.node(node)))
 
 
 def _load_site_facts(
@@ -320,13 +332,23 @@ def _get_pods() -> dict[str, str]:
     return {place.name: place.pod for place in graphs.get_current().topology.nodes}
 
 
-def _load_fault_facts(fault_type: str, others: Q, now: datetime) -> dict[str, Any]:
-    """When runs and jobs' stops for this fault type began, within the hour."""
+_CLAIMED_WITHIN = Prepared(
+    lambda: Run.objects.filter(
+        ~Q(pk=Given("run")), fault_type=Given("fault_type"), claimed_at__gt=Given("since")
+    ).values_list("claimed_at")
+)
+_STOPPED_WITHIN = Prepared(
+    lambda: JobStop.objects.filter(
+        fault_type=Given("fault_type"), granted_at__gt=Given("since")
+    ).values_list("granted_at")
+)
+
+
+def _load_fault_facts(fault_type: str, run_id: int, now: datetime) -> dict[str, Any]:
+    """When other runs and jobs' stops for this fault type began, within the hour."""
     since = now - history.HOUR
-    runs = Run.objects.filter(others, fault_type=fault_type, claimed_at__gt=since)
-    stops = JobStop.objects.filter(fault_type=fault_type, granted_at__gt=since)
-    claimed_at = runs.values_list("claimed_at", flat=True)
-    granted_at = stops.values_list("granted_at", flat=True)
+    claimed_at = _CLAIMED_WITHIN.values(run=run_id, fault_type=fault_type, since=since)
+    granted_at = _STOPPED_WITHIN.values(fault_type=fault_type, since=since)
     return {"begun": (*claimed_at, *granted_at)}
 
 
@@ -340,20 +362,35 @@ def list_lesser(severity: Severity) -> list[str]:
     return [word.value for word in Severity if word.rank < severity.rank]
 
 
-def _load_queue_facts(run: Run, others: Q) -> dict[str, Any]:
+_REFUSED_FOR_ROOM = Prepared(
+    lambda: Run.objects.filter(
+        ~Q(pk=Given("run")),
+        incident__severity__among=Given("graver"),
+        facts__has_key=WITNESS,
+        state=RunState.RUNNING,
+        claimed_at=None,
+        node__isnull=False,
+        **{f"facts__{REFUSED}__in": [kind.value for kind in ROOM]},
+    ).values_list("node__name")
+)
+_LESSER_CLAIMS = Prepared(
+    lambda: Run.objects.filter(
+        ~Q(pk=Given("run")),
+        state__in=UNFINISHED,
+        claimed_at__isnull=False,
+        incident__severity__among=Given("lesser"),
+    ).values_list("node__name", "plan", "step")
+)
+
+
+def _load_queue_facts(run: Run) -> dict[str, Any]:
     """Who goes first where room is short. What a witness has seen is let go first, and nobody
     yields to a text alone."""
     severity = Severity(run.incident.severity)
-    graver = Q(incident__severity__in=list_graver(severity), facts__has_key=WITNESS)
-    waiting = Run.objects.filter(others, graver, state=RunState.RUNNING, claimed_at=None)
-    refused = waiting.filter(**{f"facts__{REFUSED}__in": [kind.value for kind in ROOM]})
-    names = refused.filter(node__isnull=False).values_list("node__name", flat=True)
-    ahead = frozenset(names)
+    ahead = frozenset(_REFUSED_FOR_ROOM.values(run=run.pk, graver=list_graver(severity)))
     if WITNESS not in run.facts:
         return {"ahead": ahead}
-    lesser = list_lesser(severity)
-    claims = Run.objects.filter(others, state__in=UNFINISHED, claimed_at__isnull=False)
-    rows = claims.filter(incident__severity__in=lesser).values_list("node__name", "plan", "step")
+    rows = _LESSER_CLAIMS.rows(run=run.pk, lesser=list_lesser(severity))
     yielding = frozenset(name for name, plan, step in rows if _waits_for_jobs(plan, step))
     return {"ahead": ahead, "yielding": yielding}
 
@@ -362,8 +399,13 @@ def _waits_for_jobs(plan: Sequence[Mapping[str, Any]], step: int) -> bool:
     return step < len(plan) and plan[step]["step"] in _WAIT_FOR_JOBS
 
 
+_BOOT_SEEN = Prepared(
+    lambda: Node.objects.filter(name=Given("node")).values_list("boot_seen_at")[:1]
+)
+
+
 def _load_node_facts(node: str, fault_type: str, part: str, now: datetime) -> dict[str, Any]:
-    booted_at = Node.objects.filter(name=node).values_list("boot_seen_at", flat=True).first()
+    booted_at = next(iter(_BOOT_SEEN.values(node=node)), None)
     incidents = wider_incidents.list_wider_incidents(node, fault_type, part, now)
     causes = [
         f"incident #{incident.incident_id}, {incident.title}, is open on {incident.resource}"
@@ -384,30 +426,47 @@ class Claims:
     just_ended: frozenset[str]
 
 
-def _load_claims(which: Q, now: datetime) -> Claims:
+_TAKEN = Prepared(
+    lambda: Run.objects.filter(
+        ~Q(pk=Given("run")),
+        ~Q(node=Given("node")),
+        Q(finished_at=None) | Q(finished_at__gte=Given("since")),
+        claimed_at__isnull=False,
+    ).values_list("node__name", "finished_at")
+)
+_GRANTED = Prepared(
+    lambda: JobStop.objects.filter(expires_at__gt=Given("now")).values_list("node__name")
+)
+
+
+def _load_claims(now: datetime, *, but_run: int = _NONE, but_node: int = _NONE) -> Claims:
     """With the nodes whose own check was given leave to stop a job: Slurm is about to drain
     them."""
-    unended = Q(finished_at=None) | Q(finished_at__gte=now - _JUST_ENDED)
-    runs = Run.objects.filter(which, unended, claimed_at__isnull=False)
-    stops = JobStop.objects.filter(expires_at__gt=now)
-    taken = list(runs.values_list("node__name", "finished_at"))
-    granted = frozenset(stops.values_list("node__name", flat=True))
+    taken = _TAKEN.rows(run=but_run, node=but_node, since=now - _JUST_ENDED)
+    granted = frozenset(_GRANTED.values(now=now))
     ended = {name for name, finished_at in taken if finished_at is not None}
     held = {name for name, finished_at in taken if finished_at is None} | granted
     return Claims(frozenset(held | ended), frozenset(ended - held))
 
 
-def _get_reboots(which: Q, now: datetime) -> tuple[PastReboot, ...]:
-    """Attempts count, whatever their outcome: an act of unknown outcome may have been done."""
+def _prepare_reboots() -> QuerySet[StepRun, Any]:
     done = (StepRun.Outcome.ATTEMPTED, StepRun.Outcome.DONE, StepRun.Outcome.ALREADY_DONE)
-    runs = Run.objects.filter(which).values("pk")
-    attempts = StepRun.objects.filter(
-        run__in=runs,
+    return StepRun.objects.filter(
+        ~Q(run=Given("run")),
+        run__node=Given("node"),
         name__in=list(_RESTARTS),
         outcome__in=done,
-        started_at__gte=now - table.SUSPECT_WITHIN,
-    )
-    rows = attempts.values_list("run__node__name", "run__fault_type", "started_at", "name")
+        started_at__gte=Given("since"),
+    ).values_list("run__node__name", "run__fault_type", "started_at", "name")
+
+
+_REBOOTS = Prepared(_prepare_reboots)
+
+
+def _get_reboots(node: int, now: datetime, *, but_run: int = _NONE) -> tuple[PastReboot, ...]:
+    """Of other runs. Attempts count, whatever their outcome: an act of unknown outcome may have
+    been done."""
+    rows = _REBOOTS.rows(run=but_run, node=node, since=now - table.SUSPECT_WITHIN)
     return tuple(
-        PastReboot(node, fault_type, at, _RESTARTS[name]) for node, fault_type, at, name in rows
+        PastReboot(name, fault_type, at, _RESTARTS[step]) for name, fault_type, at, step in rows
     )
