@@ -3,7 +3,7 @@ nothing: the ORM writes their SQL once per kind of database, it is kept. All els
 
 Values are given by name at each run, and a list is one parameter, so the text is the same whatever
 a batch holds. Reads only. The one module that uses what Django does not promise to keep
-(`get_compiler`, `as_sql`, `ModelState`).
+(`get_compiler`, `as_sql`, `ModelState`, `get_related_populators`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, Expression, Field, Func, Lookup, Model, QuerySet
 from django.db.models.base import ModelState
 from django.db.models.fields.related import ForeignObject
+from django.db.models.query import (  # type: ignore[attr-defined]
+    RelatedPopulator,
+    get_related_populators,
+)
 from django.db.models.sql.compiler import SQLCompiler
 
 _Reader = Callable[[Any], Any]
@@ -83,26 +87,49 @@ class Hours(Func):
 @dataclass(frozen=True)
 class _Made:
     """The statement, what stands for each `%s`, and how each column's value is read where it must
-    be."""
+    be. `names` are the attributes of the query's model, which come first; `related` make what
+    `select_related` asks for of the others."""
 
     sql: str
     parameters: Sequence[Any]
     readers: Mapping[int, Sequence[_Reader]]
+    model: type[Model]
+    names: Sequence[str]
+    related: Sequence[RelatedPopulator]
 
 
 @dataclass
 class Prepared:
     """One query. `build` gives its QuerySet, with `Given` where values will stand: rows are whole
-    models, or tuples of `values_list`."""
+    models, with those of `select_related`, or tuples of `values_list`."""
 
     build: Callable[[], QuerySet[Any, Any]]
     _made: dict[str, _Made] = field(default_factory=dict)
-    _names: list[str] = field(default_factory=list)
-    _model: type[Model] | None = None
 
     def rows(self, **given: Any) -> list[tuple[Any, ...]]:
         """The columns of each row, in the order of the query."""
-        made = self._made.get(connection.vendor) or self._make()
+        return self._fetch(self._get_made(), given)
+
+    def values(self, **given: Any) -> list[Any]:
+        """Of a query with one column."""
+        return [value for (value,) in self.rows(**given)]
+
+    def objects(self, **given: Any) -> list[Any]:
+        """The rows as instances of the query's model."""
+        made = self._get_made()
+        rows = self._fetch(made, given)
+        if not made.related:
+            return [make_instance(made.model, made.names, row) for row in rows]
+        count = len(made.names)
+        found = []
+        for row in rows:
+            instance = make_instance(made.model, made.names, row[:count])
+            for populator in made.related:
+                populator.populate(row, instance)
+            found.append(instance)
+        return found
+
+    def _fetch(self, made: _Made, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with connection.cursor() as cursor:
             cursor.execute(made.sql, [_bound(one, given) for one in made.parameters])
             found: list[tuple[Any, ...]] = cursor.fetchall()
@@ -114,31 +141,29 @@ class Prepared:
                 columns[index] = [read(value) for value in columns[index]]
         return list(zip(*columns, strict=True))
 
-    def values(self, **given: Any) -> list[Any]:
-        """Of a query with one column."""
-        return [value for (value,) in self.rows(**given)]
-
-    def objects(self, **given: Any) -> list[Any]:
-        """The rows as instances of the query's model."""
-        rows = self.rows(**given)
-        model, names = self._model, self._names
-        return [make_instance(model, names, row) for row in rows] if model is not None else []
+    def _get_made(self) -> _Made:
+        made = self._made.get(connection.vendor)
+        if made is None:
+            made = self._made[connection.vendor] = self._make()
+        return made
 
     def _make(self) -> _Made:
         query = self.build()
         compiler = query.query.get_compiler(connection.alias)
         sql, parameters = compiler.as_sql()
-        self._model = query.model
-        self._names = [
-            column.target.attname for column, _, _ in compiler.select if hasattr(column, "target")
-        ]
+        columns = [column for column, _, _ in compiler.select]
         readers = {
-            index: found
-            for index, (one, _, _) in enumerate(compiler.select)
-            if (found := _list_readers(one))
+            index: found for index, column in enumerate(columns) if (found := _list_readers(column))
         }
-        self._made[connection.vendor] = made = _Made(sql, parameters, readers)
-        return made
+        whole = compiler.klass_info
+        own = columns[: len(whole["select_fields"])] if whole is not None else []
+        names = [column.target.attname for column in own]
+        related = (
+            get_related_populators(whole, compiler.select, connection.alias)
+            if whole is not None
+            else []
+        )
+        return _Made(sql, parameters, readers, query.model, names, related)
 
 
 def make_instance(model: type[_M], names: Sequence[str], values: Iterable[Any]) -> _M:

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from detectors import resources
 from detectors.catalog import catalog
 from detectors.faults import Action, ClearRule, Component, Severity
 from incidents.correlation import relations
 from incidents.correlation.relations import Surroundings
+from incidents.db.prepared import Given, Prepared
 from incidents.faults.fault_views import MANAGEMENT, ROUTING, SILENCES, FaultView, is_one_of
 from incidents.inventory import graphs
 from incidents.jobs import jobs
@@ -51,6 +52,15 @@ class Above:
     resource: str
 
 
+def _get_suspects() -> QuerySet[Incident]:
+    is_grave_above = Q(root_resource__among=Given("above"), severity__in=_GRAVE)
+    is_suspect = is_grave_above | Q(root_resource__among=Given("own_jobs"))
+    return Incident.objects.filter(is_suspect, state__in=_SUSPECT).order_by("pk")
+
+
+_SUSPECTS = Prepared(_get_suspects)
+
+
 def list_wider_incidents(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
     """Those of which this node is a part, that are not restored, and that may have brought about
     such a fault there.
@@ -66,10 +76,9 @@ def list_wider_incidents(node: str, fault_type: str, part: str, now: datetime) -
     others |= graph.get_file_systems(machine)
     # A job that fails on many nodes is a warning, since it harms nobody else: it is suspected all
     # the same.
-    is_grave_above = Q(root_resource__in=facility | others, severity__in=_GRAVE)
-    is_of_its_jobs = Q(root_resource__in=jobs_by_machine.get(machine, ()))
-    is_suspect = is_grave_above | is_of_its_jobs
-    suspects = Incident.objects.filter(is_suspect, state__in=_SUSPECT).order_by("pk")
+    suspects = _SUSPECTS.objects(
+        above=sorted(facility | others), own_jobs=sorted(jobs_by_machine.get(machine, ()))
+    )
     candidates = [incident for incident in suspects if not is_one_of(incident.fault_type, ROUTING)]
     members = _load_members(candidates)
     effect = _make_view_of_type(fault_type, part, now)

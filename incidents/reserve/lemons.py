@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from detectors.faults import Action, Component, Recovery
-from incidents.db.prepared import Prepared
+from incidents.db.prepared import Given, Prepared
 from incidents.models import Incident, InService, Node, Quarantine
 from incidents.state.transitions import record
 from incidents.text.wording import format_resource_path as said
@@ -110,22 +111,34 @@ def _make_lemon(resource: str, serial: str, rows: Sequence[Breakage]) -> Lemon:
     return Lemon(resource, serial, tuple(row.incident for row in rows), rows[0].onset_at, why)
 
 
-def _load_breakages(now: datetime, owner: str = "") -> list[Breakage]:
-    components = [str(component) for component in _HARDWARE]
+def _get_breakages() -> QuerySet[Incident]:
     rows = Incident.objects.filter(
-        component__in=components,
+        component__in=[str(component) for component in _HARDWARE],
         action__in=_REPAIRS,
         owner__startswith="node/",
-        onset_at__gt=now - WITHIN,
-        onset_at__lte=now,
+        onset_at__gt=Given("since"),
+        onset_at__lte=Given("now"),
     )
-    rows = rows.exclude(state__in=_NO_FAILURE).exclude(recovery__in=_NO_HARDWARE)
+    return rows.exclude(state__in=_NO_FAILURE).exclude(recovery__in=_NO_HARDWARE)
+
+
+_COLUMNS = ("pk", "owner", "root_resource", "onset_at")
+_BREAKAGES = Prepared(lambda: _get_breakages().values_list(*_COLUMNS))
+_BREAKAGES_OF = Prepared(
+    lambda: _get_breakages().filter(owner=Given("owner")).values_list(*_COLUMNS)
+)
+_STAYS = Prepared(lambda: InService.objects.filter(slot__among=Given("slots")))
+
+
+def _load_breakages(now: datetime, owner: str = "") -> list[Breakage]:
+    since = now - WITHIN
     if owner:
-        rows = rows.filter(owner=owner)
-    found = list(rows.values_list("pk", "owner", "root_resource", "onset_at"))
+        found = _BREAKAGES_OF.rows(since=since, now=now, owner=owner)
+    else:
+        found = _BREAKAGES.rows(since=since, now=now)
     slots = {slot for _, _, slot, _ in found}
     stays: dict[str, list[InService]] = {}
-    for stay in InService.objects.filter(slot__in=slots):
+    for stay in _STAYS.objects(slots=slots) if slots else ():
         stays.setdefault(stay.slot, []).append(stay)
     breakages = []
     for number, machine, slot, onset_at in found:

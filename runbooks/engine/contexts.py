@@ -7,11 +7,12 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from detectors import provenance
+from detectors import provenance, resources
 from detectors.detector import Target
 from detectors.faults import Action
 from detectors.provenance import BELIEVED, Transport
 from incidents.checks import management_network
+from incidents.db.prepared import Given, Prepared
 from incidents.inventory import services
 from incidents.maintenance import active_windows
 from incidents.models import Fault, Incident
@@ -91,15 +92,23 @@ def _get_reporter(fault: Fault) -> str:
     return told_by.sender if told_by.transport is Transport.PERSON else ""
 
 
+_ACTIVE = Prepared(lambda: Fault.objects.active().filter(owner=Given("owner")))
+_MEMBERS = Prepared(
+    lambda: Fault.objects.active().filter(
+        owner=Given("owner"), membership__incident=Given("incident")
+    )
+)
+
+
 def _load_active(run: Run) -> list[ActiveFault]:
-    return [build_active_fault(fault) for fault in Fault.objects.active().of_node(run.place)]
+    active = _ACTIVE.objects(owner=resources.node(run.place))
+    return [build_active_fault(fault) for fault in active]
 
 
 def _load_members(run: Run) -> list[ActiveFault]:
     """The incident's own that stand on the run's node: its root first, then what calls for most,
     the oldest first."""
-    active = Fault.objects.active().of_node(run.place)
-    members = active.filter(membership__incident=run.incident_id)
+    members = _MEMBERS.objects(owner=resources.node(run.place), incident=run.incident_id)
     root = run.incident.root_fault_id
 
     def rank(fault: Fault) -> tuple[bool, int, datetime, int]:

@@ -6,10 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from django.db.models import DateTimeField, OuterRef, Q, QuerySet, Subquery
+from django.db.models import (
+    DateTimeField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    prefetch_related_objects,
+)
 
 from detectors.faults import Recovery
-from incidents.db.prepared import Prepared
+from incidents.db.prepared import Given, Prepared
 from incidents.models import Fault, Incident, InService, Node
 from incidents.vendor import cases
 from runbooks.lease import lease
@@ -111,12 +118,25 @@ def _evaluate_outcome(
     return None
 
 
+_WITHOUT_CURE = Prepared(
+    lambda: Run.objects.filter(incident=Given("incident"), state=RunState.NOT_CURED)
+)
+
+
+def _list_without_cure(incident: Incident) -> list[Run]:
+    """Mostly none: those that there are come with what they tried."""
+    runs: list[Run] = _WITHOUT_CURE.objects(incident=incident.pk)
+    if runs:
+        prefetch_related_objects(runs, "cures")
+    return runs
+
+
 def load_past(
     incident: Incident, fault_type: str, books: Mapping[str, Runbook], now: datetime
 ) -> Past:
     """What was tried for the fault type on the incident's node, but for parts that have been
     replaced since."""
-    ended = list(incident.runs.filter(state=RunState.NOT_CURED).prefetch_related("cures"))
+    ended = _list_without_cure(incident)
     tried: list[Tried] = []
     if incident.node is not None:
         tried = load_tried(incident.node, fault_type, books, now)
@@ -130,14 +150,19 @@ def load_past(
     return Past(tried, frozenset(run.runbook for run in ended))
 
 
+_ATTEMPTS = Prepared(
+    lambda: CureAttempt.objects.filter(
+        node=Given("node"), fault_type=Given("fault_type"), tried_at__gt=Given("since")
+    ).select_related("run")
+)
+
+
 def load_tried(
     node: Node, fault_type: str, books: Mapping[str, Runbook], now: datetime
 ) -> list[Tried]:
     """The rungs of the last 14 days, but for parts that have been replaced since."""
-    rows = CureAttempt.objects.filter(
-        node=node, fault_type=fault_type, tried_at__gt=now - escalation.MEMORY
-    )
-    attempts = list(rows.select_related("run"))
+    since = now - escalation.MEMORY
+    attempts = _ATTEMPTS.objects(node=node.pk, fault_type=fault_type, since=since)
     in_service = _get_serials({row.resource for row in attempts if row.serial})
 
     def is_replaced(row: CureAttempt) -> bool:

@@ -69,6 +69,15 @@ def _is_due(run: Run, now: datetime) -> bool:
     return run.wake_at is not None and run.wake_at <= now
 
 
+_CALLING = Prepared(
+    lambda: (
+        Incident.objects.filter(pk__among=Given("ids"))
+        .select_related("node", "root_fault")
+        .order_by("pk")
+    )
+)
+
+
 def _load_waiting(incident_ids: Iterable[int] | None, now: datetime) -> list[tuple[Incident, bool]]:
     """Those that wait for a run, of these incidents or of all, each with whether a run is at work
     on its node."""
@@ -82,7 +91,7 @@ def _load_waiting(incident_ids: Iterable[int] | None, now: datetime) -> list[tup
     if not waiting:
         return []
     is_node_busy = dict(waiting)
-    rows = Incident.objects.filter(pk__in=is_node_busy).select_related("node", "root_fault")
+    rows = _CALLING.objects(ids=list(is_node_busy))
     gravest_first = sorted(rows, key=lambda row: (-Severity(row.severity).rank, row.pk))
     return [(row, is_node_busy[row.pk]) for row in gravest_first]
 
@@ -216,7 +225,7 @@ def _start_run(
     chosen = choose_runbook(incident, cause, modes=modes, now=now)
     if isinstance(chosen, NoRunbook):
         return None
-    last = incident.runs.order_by("-pk").first()
+    last = _get_last_run(incident)
     if _is_resting(incident, last, now):
         return None
     book = chosen.book
@@ -325,6 +334,15 @@ def build_trouble(incident: Incident, cause: Fault | None, *, is_lemon: bool = F
     )
 
 
+_BELIEVED_SEVERITIES = Prepared(
+    lambda: (
+        Fault.objects.active()
+        .filter(membership__incident=Given("incident"), forger__in=BELIEVED)
+        .values_list("severity")
+    )
+)
+
+
 def _get_severity(incident: Incident, cause: Fault | None) -> Severity:
     """The incident's; beside a cause that is believed no text alone raises it. Jobs that are hit
     may."""
@@ -333,9 +351,7 @@ def _get_severity(incident: Incident, cause: Fault | None) -> Severity:
     is_raised_by_jobs = severity.rank > own.rank
     if cause is None or cause.forger not in BELIEVED or is_raised_by_jobs:
         return severity
-    active = Fault.objects.active().filter(membership__incident=incident)
-    believed = active.filter(forger__in=BELIEVED).values_list("severity", flat=True)
-    known = (cause.severity, *believed)
+    known = (cause.severity, *_BELIEVED_SEVERITIES.values(incident=incident.pk))
     return max(map(Severity, known), key=lambda word: word.rank)
 
 
@@ -353,15 +369,22 @@ def is_called_for(run: Run) -> bool:
 def is_over(incident: Incident) -> bool:
     """Whether the incident's last run ended in asking a person, or by one: then no run comes by
     itself."""
-    last = incident.runs.order_by("-pk").first()
+    last = _get_last_run(incident)
     return last is not None and (_is_left_to_person(last) or _is_unwitnessed(incident, last))
 
 
 def keeps_node(incident: Incident) -> bool:
     """Whether the incident's last run left its node to a person, drained. One whose fault nobody
     has seen has left nothing."""
-    last = incident.runs.order_by("-pk").first()
+    last = _get_last_run(incident)
     return last is not None and _is_left_to_person(last)
+
+
+_LAST_RUN = Prepared(lambda: Run.objects.filter(incident=Given("incident")).order_by("-pk")[:1])
+
+
+def _get_last_run(incident: Incident) -> Run | None:
+    return next(iter(_LAST_RUN.objects(incident=incident.pk)), None)
 
 
 def _is_left_to_person(last: Run) -> bool:
@@ -394,12 +417,20 @@ def _is_resting(incident: Incident, last: Run | None, now: datetime) -> bool:
     return now < last.finished_at + _REST and not believed.exists()
 
 
+_CAUSES = Prepared(
+    lambda: (
+        Fault.objects.active()
+        .filter(membership__incident=Given("incident"), action=Given("action"))
+        .order_by("raised_at", "pk")
+    )
+)
+
+
 def find_cause(incident: Incident) -> Fault | None:
     """The fault that calls for the action: the root, or a member that calls for more. One that
     is believed before one that a text alone has told, and of these one that leaves the node unfit
     for jobs before one that does not."""
-    active = Fault.objects.active().filter(membership__incident=incident)
-    members = active.filter(action=incident.action).order_by("raised_at", "pk")
+    members = _CAUSES.objects(incident=incident.pk, action=incident.action)
     root = incident.root_fault
     is_of_root = root is not None and root.action == incident.action
     calling = [root, *members] if is_of_root and root is not None else list(members)

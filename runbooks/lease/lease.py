@@ -92,6 +92,11 @@ def move_times_back(step: timedelta, now: datetime) -> None:
         Run.objects.filter(**{f"{name}__gt": now}).update(**{name: F(name) - step})
 
 
+_LEASED = Prepared(
+    lambda: Run.objects.select_related("incident", "node").filter(pk=Given("run")).order_by()
+)
+
+
 def acquire(run_id: int, now: datetime) -> Run | None:
     """The run, leased to the caller; None when it is not due or somebody else was quicker."""
     found = (row for queue in _SINGLE_RUN for row in queue.rows(now=now, run=run_id))
@@ -103,7 +108,9 @@ def acquire(run_id: int, now: datetime) -> Run | None:
     unchanged = Run.objects.filter(pk=run_id, fence=fence, state=state)
     if unchanged.update(leased_until=now + LEASE, fence=fence + 1) != 1:
         return None
-    return Run.objects.select_related("incident", "node").get(pk=run_id)
+    (run,) = _LEASED.objects(run=run_id)
+    leased: Run = run
+    return leased
 
 
 def update(run: Run, **values: Any) -> None:
