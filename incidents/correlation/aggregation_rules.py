@@ -59,6 +59,9 @@ class Place(StrEnum):
     RACK = "rack"
     FEED = "feed"
     POD = "pod"
+    SPINES = "spines"
+    STORAGE_SWITCHES = "storage_switches"
+    SWITCHES = "switches"
     SITE = "site"
     NODE = "node"
     JOB = "job"
@@ -71,6 +74,7 @@ class Counts(StrEnum):
     CHILDREN = "children"
     MACHINES = "machines"
     SPINES = "spines"
+    LEAFS = "leafs"
     JOBS = "jobs"
 
 

@@ -15,7 +15,18 @@ from detectors import resources
 from detectors.faults import Component
 from incidents.faults.fault_views import MANAGEMENT as MANAGEMENT_NETWORK
 from incidents.faults.fault_views import FaultView
-from incidents.topology.graph import ALL_NODES, LEAF, MANAGEMENT, NOTHING, SPINE, STORAGE, Graph
+from incidents.topology.graph import (
+    ALL_NODES,
+    ALL_SPINES,
+    ALL_STORAGE_SWITCHES,
+    ALL_SWITCHES,
+    LEAF,
+    MANAGEMENT,
+    NOTHING,
+    SPINE,
+    STORAGE,
+    Graph,
+)
 
 
 @dataclass(frozen=True)
@@ -206,7 +217,8 @@ def get_pods(fault: FaultView, around: Surroundings) -> frozenset[str]:
 
 
 def get_site(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    return keep_known(ALL_NODES) if fault.resource == ALL_NODES else NOTHING
+    """What was concluded of all nodes, or of all switches."""
+    return keep_known(ALL_NODES) if fault.resource in (ALL_NODES, ALL_SWITCHES) else NOTHING
 
 
 def get_site_of_node(fault: FaultView, around: Surroundings) -> frozenset[str]:
@@ -214,6 +226,22 @@ def get_site_of_node(fault: FaultView, around: Surroundings) -> frozenset[str]:
     machines = get_link_ends(fault, around) | {fault.owner}
     is_there = any(machine.startswith(("node/", "rack/", "feed/")) for machine in machines)
     return keep_known(ALL_NODES) if is_there else get_site(fault, around)
+
+
+def get_switches_cause(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    """All switches, or those of a role, as wholes. What all nodes share is shared by switches too:
+    servers of time."""
+    if fault.resource == ALL_NODES:
+        return keep_known(ALL_SWITCHES)
+    is_of_switches = fault.resource in (ALL_SWITCHES, ALL_SPINES, ALL_STORAGE_SWITCHES)
+    return keep_known(fault.resource) if is_of_switches else NOTHING
+
+
+def get_switches_effect(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    """A switch or a part of one; what was concluded of the leafs of a pod."""
+    if fault.owner.startswith("pod/"):
+        return keep_known(ALL_SWITCHES)
+    return around.graph.get_kinds_of_switch(fault.owner)
 
 
 def get_management_switches(fault: FaultView, around: Surroundings) -> frozenset[str]:

@@ -12,7 +12,7 @@ from detectors import resources
 from incidents.correlation import places
 from incidents.correlation.places import Surroundings
 from incidents.faults.fault_views import FaultView
-from incidents.topology.graph import ALL_NODES, LEAF, MANAGEMENT, NOTHING, SPINE
+from incidents.topology.graph import ALL_NODES, ALL_SWITCHES, LEAF, MANAGEMENT, NOTHING, SPINE
 from incidents.vocabulary.relations import Relation, Side
 
 __all__ = ["Relation", "Side", "Surroundings", "get_keys", "get_owners"]
@@ -69,6 +69,7 @@ _PLACES: Mapping[Relation, Mapping[Side, places.Keys]] = {
     ),  # the inventory knows of no cooling but the rack's
     Relation.POD: _get_sides(places.get_pod_cause, places.get_pods),
     Relation.ALL_OF_SITE: _get_sides(places.get_site, places.get_site_of_node),
+    Relation.SWITCHES_OF_SITE: _get_sides(places.get_switches_cause, places.get_switches_effect),
     Relation.MANAGEMENT_SWITCH: _get_sides(
         places.build_role_keys(MANAGEMENT), places.get_management_switches
     ),
@@ -198,6 +199,25 @@ def _get_all_machines(fault: FaultView, around: Surroundings) -> frozenset[str]:
     return graph.get_children(ALL_NODES) | switches
 
 
+def _get_above_machine(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    """Where what concerns all machines is told."""
+    is_of_site = bool(places.get_site_of_node(fault, around))
+    return frozenset({ALL_NODES, ALL_SWITCHES}) if is_of_site else NOTHING
+
+
+def _get_below_switches(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    """The switches that are meant, and their pods."""
+    below = _make_keys_below(places.get_switches_cause)(fault, around)
+    pods = {around.graph.get_pod(switch) for switch in below}
+    return below | frozenset(resources.pod(name) for name in pods if name)
+
+
+def _get_above_switch(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    """Where what concerns all switches of its sort is told, or all machines."""
+    kinds = places.get_switches_effect(fault, around)
+    return kinds | {ALL_NODES} if kinds else NOTHING
+
+
 def _get_of_jobs(fault: FaultView, around: Surroundings) -> frozenset[str]:
     jobs = places.get_jobs(fault, around)
     machines = [around.machines.get(job, NOTHING) for job in jobs]
@@ -244,9 +264,8 @@ _FOUND: Mapping[Relation, Mapping[Side, places.Keys]] = {
         _add_far_ends(_make_keys_below(places.get_racks)), _make_keys_below(places.get_racks)
     ),
     Relation.POD: _get_sides(_get_below_pod, _make_machine_keys(places.get_pods)),
-    Relation.ALL_OF_SITE: _get_sides(
-        _get_all_machines, _make_machine_keys(places.get_site_of_node)
-    ),
+    Relation.ALL_OF_SITE: _get_sides(_get_all_machines, _get_above_machine),
+    Relation.SWITCHES_OF_SITE: _get_sides(_get_below_switches, _get_above_switch),
     Relation.MANAGEMENT_SWITCH: _get_sides(
         _make_keys_below(places.build_role_keys(MANAGEMENT)),
         _make_machine_keys(places.get_management_switches),

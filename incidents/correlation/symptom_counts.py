@@ -18,7 +18,16 @@ from incidents.correlation import relations
 from incidents.correlation.aggregation_rules import AggregationRule, Counts, Place, Ties
 from incidents.correlation.relations import Surroundings
 from incidents.faults.fault_views import FaultView
-from incidents.topology.graph import ALL_NODES, LEAF, NOTHING, SPINE, STORAGE
+from incidents.topology.graph import (
+    ALL_NODES,
+    ALL_SPINES,
+    ALL_STORAGE_SWITCHES,
+    ALL_SWITCHES,
+    LEAF,
+    NOTHING,
+    SPINE,
+    STORAGE,
+)
 from incidents.vocabulary.relations import Side
 
 
@@ -79,6 +88,9 @@ _IS_AT: Mapping[Place, Callable[[str, Surroundings], bool]] = {
     Place.RACK: lambda place, around: place.startswith("rack/"),
     Place.FEED: lambda place, around: place.startswith("feed/"),
     Place.POD: lambda place, around: place.startswith("pod/"),
+    Place.SPINES: lambda place, around: place == ALL_SPINES,
+    Place.STORAGE_SWITCHES: lambda place, around: place == ALL_STORAGE_SWITCHES,
+    Place.SWITCHES: lambda place, around: place == ALL_SWITCHES,
     Place.SITE: lambda place, around: place == ALL_NODES,
     Place.NODE: lambda place, around: place.startswith("node/") and place.count("/") == 1,
     Place.JOB: lambda place, around: "/job/" in place,
@@ -213,9 +225,16 @@ def _count(
         is_held = rule.outlasted and symptom.is_held
         if is_in_time and not is_held and not _is_explained(rule, place, symptom):
             unit = _get_unit(rule, place, symptom, around)
-            if unit is not None:
-                found.setdefault(unit, symptom)
+            if unit is not None and _says_more(symptom, found.get(unit)):
+                found[unit] = symptom
     return found
+
+
+def _says_more(symptom: Symptom, earlier: Symptom | None) -> bool:
+    """The first of a unit stands for it, unless that is a text alone and this one is believed."""
+    if earlier is None:
+        return True
+    return symptom.fault.is_believed and not earlier.fault.is_believed
 
 
 def _is_explained(rule: AggregationRule, place: str, symptom: Symptom) -> bool:
@@ -242,6 +261,8 @@ def _get_unit(
         owner = symptom.fault.owner
         return owner if owner in around.graph.get_switches(place, SPINE) else None
     behind = get_machines_behind(place, around)
+    if rule.counts is Counts.LEAFS:
+        return symptom.fault.owner if symptom.fault.owner in behind else None
     far_end = around.graph.find_peer(symptom.fault.resource) or ""
     ends = (symptom.fault.owner, resources.owner(far_end))
     return next((machine for machine in ends if machine in behind), None)

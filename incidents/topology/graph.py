@@ -18,6 +18,15 @@ from incidents.topology.topology import NodePlace, RackPlace, StoragePlace, Swit
 LEAF, SPINE, STORAGE, MANAGEMENT = "leaf", "spine", "storage", "management"
 ALL_NODES = "site/nodes"
 """Every node of the inventory, as one place."""
+ALL_SWITCHES = "site/switches"
+"""Every switch of the inventory but those of the management network, as one place."""
+ALL_SPINES = "site/spines"
+ALL_STORAGE_SWITCHES = "site/storage-switches"
+_ROLES_OF_ALL: Mapping[str, frozenset[str]] = {
+    ALL_SWITCHES: frozenset({LEAF, SPINE, STORAGE}),
+    ALL_SPINES: frozenset({SPINE}),
+    ALL_STORAGE_SWITCHES: frozenset({STORAGE}),
+}
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -26,7 +35,7 @@ class Graph:
     """Answers about resource paths; what the inventory does not hold gives None or nothing.
 
     A *place* is what effects can have in common: a switch, a module, a rack, a feed, a file system,
-    all nodes.
+    all nodes, all switches or those of one role.
     """
 
     topology: Topology = field(default_factory=Topology)
@@ -73,6 +82,17 @@ class Graph:
         """leaf, spine, storage or management; empty for what is no switch of the inventory."""
         place = self._switches.get(machine)
         return place.role if place is not None else ""
+
+    def get_kinds_of_switch(self, machine: str) -> frozenset[str]:
+        """The places that hold all switches of the machine's sort: `site/switches` and, of a spine,
+        `site/spines`. Nothing for what is no switch of the fabric or of the storage network."""
+        role = self.get_role(machine)
+        return frozenset(place for place, roles in _ROLES_OF_ALL.items() if role in roles)
+
+    @cached_property
+    def _switches_by_kind(self) -> dict[str, frozenset[str]]:
+        kinds = {place: self.get_kinds_of_switch(place) for place in self._switches}
+        return _group_by_second((switch, kind) for switch in kinds for kind in kinds[switch])
 
     def get_switches(self, machine: str, role: str = "") -> frozenset[str]:
         """The switches that the machine is cabled to; of one role when it is given."""
@@ -290,7 +310,8 @@ class Graph:
 
     def get_children(self, place: str) -> frozenset[str]:
         """What hangs on it: NICs on a leaf or storage switch, leafs' uplink ports on a spine, the
-        leafs of a pod, ports on a module, the cabled NICs of a node, machines elsewhere."""
+        leafs of a pod, the switches of a sort, ports on a module, the cabled NICs of a node,
+        machines elsewhere."""
         known = self._children.get(place)
         if known is None:
             known = self._children[place] = self._get_hanging_on(place)
@@ -315,6 +336,8 @@ class Graph:
             return self._leafs_by_pod.get(place, NOTHING)
         if place == ALL_NODES:
             return frozenset(self._nodes)
+        if place in _ROLES_OF_ALL:
+            return self._switches_by_kind.get(place, NOTHING)
         if place not in self._paths:
             return NOTHING
         roles = self._paths[place].roles

@@ -17,6 +17,7 @@ from django.db.models import Q
 from detectors import resources
 from detectors.catalog import catalog as fault_catalog
 from detectors.faults import ClearRule, EventKind, FaultEvent, fingerprint
+from detectors.provenance import BELIEVED
 from incidents.correlation import symptom_counts
 from incidents.correlation.aggregation_rules import AggregationRule, Counts
 from incidents.correlation.conclusions import CONCLUDED_BY, make_conclusion
@@ -51,7 +52,9 @@ _DUE = Prepared(
     )
 )
 _ACTIVE = Prepared(
-    lambda: Fault.objects.filter(fingerprint=Given("fingerprint"), is_active=True).values_list("pk")
+    lambda: Fault.objects.filter(fingerprint=Given("fingerprint"), is_active=True).values_list(
+        "forger"
+    )
 )
 
 
@@ -168,11 +171,12 @@ class Aggregation:
 
     def _conclude(self, count: SymptomCount, symptoms: Mapping[str, Sequence[Symptom]]) -> None:
         self.explained |= {symptom.fingerprint for symptom in symptoms[count.place]}
-        if self._stands(fingerprint(count.place, count.rule.concludes)):
-            return
         rule = count.rule
-        evidence = _format_evidence(count, self.batch)
         is_believed = count.believed >= rule.compute_needed(count.of)
+        identity = fingerprint(count.place, rule.concludes)
+        if self._stands(identity, is_better_known=is_believed):
+            return
+        evidence = _format_evidence(count, self.batch)
         event = make_conclusion(
             EventKind.RAISED,
             rule.concludes,
@@ -184,12 +188,17 @@ class Aggregation:
         event.attributes[CONCLUDED_BY] = rule.name
         self.events.append(event)
 
-    def _stands(self, identity: str) -> bool:
-        """Whether the fault is active already, or was concluded in this batch."""
+    def _stands(self, identity: str, *, is_better_known: bool) -> bool:
+        """Whether the fault is active already, or was concluded in this batch. One that texts alone
+        have concluded is concluded again where measurements are enough for it: what was measured
+        joins no cause that a text may have made up."""
         case = self.batch.faults.get(identity)
         if case is not None and case.row.is_active:
-            return True
-        return bool(_ACTIVE.rows(fingerprint=identity))
+            return case.is_believed or not is_better_known
+        forgers = [forger for (forger,) in _ACTIVE.rows(fingerprint=identity)]
+        if is_better_known:
+            return any(forger in BELIEVED for forger in forgers)
+        return bool(forgers)
 
     def _make_suspicion(self, count: SymptomCount) -> Suspicion:
         rule = count.rule

@@ -115,7 +115,8 @@ def correlate_conclusions(
     items = normalise(events, batch.catalog, names)
     batch.require_lock(item.owner for item in items)
     unread = {item.fingerprint for item in items} - batch.faults.keys()
-    _load_active_faults(batch, sorted(unread))
+    _take_members(batch, unread)
+    _load_active_faults(batch, sorted(unread - batch.faults.keys()))
     _load_neighbourhood(batch, items, names)
     for item in items:
         known = dedup.Known(standing=_get_standing(batch, item), limits=item.limits)
@@ -143,6 +144,14 @@ def summarise(batch: TriageBatch, repeated: Repeated) -> list[Change]:
 def _load_active_faults(batch: TriageBatch, fingerprints: Sequence[str]) -> None:
     for row in _ACTIVE.objects(fingerprints=fingerprints):
         batch.faults[row.fingerprint] = batch.build_case(row)
+
+
+def _take_members(batch: TriageBatch, fingerprints: Collection[str]) -> None:
+    """Those of the batch's incidents are in the batch already: a second copy would be of none."""
+    for incident in batch.incidents.values():
+        for member in incident.members:
+            if member.row.is_active and member.row.fingerprint in fingerprints:
+                batch.faults[member.row.fingerprint] = member
 
 
 def _load_neighbourhood(batch: TriageBatch, items: Sequence[Item], names: aliases.Names) -> None:

@@ -31,6 +31,7 @@ class Relation(StrEnum):
     COOLING = "cooling"
     POD = "pod"
     ALL_OF_SITE = "all_of_site"
+    SWITCHES_OF_SITE = "switches_of_site"
     MANAGEMENT_SWITCH = "management_switch"
     MANAGEMENT_NETWORK = "management_network"
     PAUSE_PATH = "pause_path"

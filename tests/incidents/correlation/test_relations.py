@@ -135,6 +135,26 @@ MEET = [
     ),
     (Relation.COOLING, ("facility.cooling.degraded", "rack/r01"), ("gpu.slowdown.thermal", GPU)),
     (Relation.ALL_OF_SITE, ("facility.nodes_down", ALL_NODES), ("slurm.node_down", "node/gn005")),
+    (
+        Relation.SWITCHES_OF_SITE,
+        ("switch.spines_lost", "site/spines"),
+        (REBOOTED, "switch/spine-01"),
+    ),
+    (
+        Relation.SWITCHES_OF_SITE,
+        ("config.switch_on_many", "site/switches"),
+        ("config.switch.pfc", PORT),
+    ),
+    (
+        Relation.SWITCHES_OF_SITE,
+        ("config.switch_on_many", "site/switches"),
+        ("config.switch_on_many", "pod/pod-a"),
+    ),
+    (
+        Relation.SWITCHES_OF_SITE,
+        ("facility.time_lost", ALL_NODES),
+        ("config.clock_unsynchronised", "switch/leaf-01"),
+    ),
     (Relation.MANAGEMENT_SWITCH, (REBOOTED, "switch/mgmt-01"), (SILENT, "node/gn050")),
     (
         Relation.MANAGEMENT_NETWORK,
@@ -181,6 +201,16 @@ APART = [
     (Relation.POD, ("switch.leafs_lost", "pod/pod-a"), (REBOOTED, "switch/leaf-09")),
     (Relation.POD, ("switch.leafs_lost", "pod/pod-a"), (REBOOTED, "switch/spine-01")),
     (Relation.POD, ("switch.leafs_lost", "pod/pod-a"), (DOWN, "node/gn005/nic/mlx5_8")),
+    (
+        Relation.SWITCHES_OF_SITE,
+        ("switch.spines_lost", "site/spines"),
+        (REBOOTED, "switch/leaf-01"),
+    ),
+    (
+        Relation.SWITCHES_OF_SITE,
+        ("config.switch_on_many", "site/switches"),
+        (SILENT, "switch/mgmt-01"),
+    ),
 ]
 
 

@@ -10,7 +10,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from incidents.inventory import graphs, services
-from incidents.topology.graph import ALL_NODES, Graph
+from incidents.topology.graph import (
+    ALL_NODES,
+    ALL_SPINES,
+    ALL_STORAGE_SWITCHES,
+    ALL_SWITCHES,
+    Graph,
+)
 from incidents.topology.topology import (
     CablePlace,
     ModulePlace,
@@ -110,6 +116,14 @@ def test_nothing_is_known_of_what_the_inventory_does_not_hold() -> None:
     )
     assert empty.find_child("switch/leaf-01", "node/gn001/nic/mlx5_0") is None
     assert empty.get_children(ALL_NODES) == frozenset()
+    assert empty.get_children(ALL_SWITCHES) == frozenset()
+
+
+def test_switches_of_a_sort_are_one_place_and_those_of_management_are_in_none(site: Graph) -> None:
+    assert len(site.get_children(ALL_SPINES)) == 8
+    assert site.get_children(ALL_STORAGE_SWITCHES) == {"switch/sto-01", "switch/sto-02"}
+    assert len(site.get_children(ALL_SWITCHES)) == 26
+    assert site.get_kinds_of_switch("switch/mgmt-01") == frozenset()
 
 
 @pytest.mark.django_db
