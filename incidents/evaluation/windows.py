@@ -22,7 +22,9 @@ LONGEST_WITHOUT_REVIEW = timedelta(days=30)
 ANSWERED_WITHIN = timedelta(days=7)
 # Our choice: the longest grace of a boot (detectors/catalog/grace.toml), as the last act of planned
 # work is often a restart. What a boot brings waits for so long after a maintenance, and is not told
-# if it passes.
+# if it passes; what it brought before the end waits too. So does Icinga 2: "if a downtime ended,
+# give the checkable a chance to recover afterwards before sending a notification"
+# (lib/icinga/checkable-notification.cpp, FireSuppressedNotifications).
 SETTLING = timedelta(minutes=10)
 
 # The fault that asks for a review must not be kept from people by the very window that it is about.
@@ -56,11 +58,13 @@ class DraftField(StrEnum):
 @dataclass(frozen=True)
 class WindowPlace:
     """What a window looks at: the fault's type, its resource, and what the cable of that resource
-    leads to."""
+    leads to. `may_pass_since`: since when it stands, where a machine's start brings such faults
+    by itself, and takes them with it."""
 
     fault_type: str
     resource: str
     far_end: str = ""
+    may_pass_since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,17 @@ class Window:
     def is_in_force(self, at: datetime) -> bool:
         is_over = self.ended_at is not None or (self.ends_at is not None and self.ends_at <= at)
         return self.starts_at <= at and not is_over
+
+    def is_settling(self, place: WindowPlace, at: datetime) -> bool:
+        """A maintenance that has ended a moment ago, and the fault may be of its last restart: it
+        came while the work went on."""
+        ended_at = self.ended_at or self.ends_at
+        if self.kind is not WindowKind.MAINTENANCE or ended_at is None:
+            return False
+        if place.may_pass_since is None or place.may_pass_since < self.starts_at:
+            return False
+        is_just_over = ended_at <= at < ended_at + SETTLING
+        return is_just_over and self.covers(place)
 
     def covers(self, place: WindowPlace) -> bool:
         if place.fault_type == REVIEW_DUE:
@@ -111,9 +126,10 @@ class Window:
 @dataclass(frozen=True)
 class Kept:
     """Every standing fault is covered; `window` is the one that people are told of: of the root,
-    the last to end."""
+    the last to end. None: the root's maintenance has ended, and what its restarts brought may pass
+    by itself."""
 
-    window: Window
+    window: Window | None
 
 
 @dataclass(frozen=True)
@@ -136,17 +152,22 @@ def judge(standing: Sequence[WindowPlace], windows: Collection[Window], at: date
     """What windows mean for an incident; its root's place comes first when the root stands.
 
     As in Alertmanager, where a group is told as soon as one alert of it is not silenced. Severity
-    plays no part.
+    plays no part. A maintenance that has just ended covers what a boot brings for a while.
     """
     if not standing:
         return Nothing()
     in_force = [window for window in windows if window.is_in_force(at)]
     for number, place in enumerate(standing):
-        if not any(window.covers(place) for window in in_force):
+        is_covered = any(window.covers(place) for window in in_force)
+        if not is_covered and not any(window.is_settling(place, at) for window in windows):
             return Outside(number)
     first = [window for window in in_force if window.covers(standing[0])]
     return Kept(
-        max(first, key=lambda window: (window.ends_at is None, window.ends_at or at, -window.key))
+        max(
+            first,
+            key=lambda window: (window.ends_at is None, window.ends_at or at, -window.key),
+            default=None,
+        )
     )
 
 

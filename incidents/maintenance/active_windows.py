@@ -41,6 +41,14 @@ def list_in_force(now: datetime) -> list[Window]:
     return [make_window(row) for row in _IN_FORCE.objects(now=now)]
 
 
+def list_settling(now: datetime) -> list[Window]:
+    """Maintenances that have ended a moment ago. Of a node that Slurm restarts the window itself is
+    drawn out (incidents.polling.polling), so that it settles in none after it."""
+    rows = _get_maintenances(now).exclude(origin__startswith=f"{STATES}:")
+    over = Q(ended_at__isnull=False) | Q(ends_at__lte=now)
+    return [make_window(row) for row in rows.filter(over)]
+
+
 def get_maintained(now: datetime) -> dict[str, str]:
     """Node by name, and the maintenance that it is under, as a sentence: no repair acts on
     these."""
@@ -73,11 +81,15 @@ def get_owners_under_maintenance(now: datetime) -> frozenset[str]:
     Of a node that Slurm restarts the window itself is drawn out (incidents.polling.polling), so
     that it waits no longer.
     """
+    rows = _get_maintenances(now)
+    return get_machines(rows.exclude(ended_at__isnull=False, origin__startswith=f"{STATES}:"))
+
+
+def _get_maintenances(now: datetime) -> QuerySet[Silence]:
+    """Those in force and those that ended a moment ago, but for what ended before it began."""
     lately = Q(ended_at=None) | (Q(ended_at__gt=now - SETTLING) & Q(ended_at__gt=F("starts_at")))
     rows = Silence.objects.filter(lately, kind=str(WindowKind.MAINTENANCE), starts_at__lte=now)
-    rows = rows.exclude(ends_at__lte=now - SETTLING)
-    rows = rows.exclude(ended_at__isnull=False, origin__startswith=f"{STATES}:")
-    return get_machines(rows)
+    return rows.exclude(ends_at__lte=now - SETTLING)
 
 
 def get_machines(rows: QuerySet[Silence]) -> frozenset[str]:

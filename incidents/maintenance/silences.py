@@ -9,6 +9,7 @@ here. Never hides a fault: everything is recorded as always.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from django.db import transaction
@@ -19,6 +20,7 @@ from incidents.db import upsert
 from incidents.db.prepared import Given, Moment, Prepared
 from incidents.evaluation.windows import (
     ANSWERED_WITHIN,
+    SETTLING,
     Kept,
     Outside,
     Window,
@@ -27,7 +29,12 @@ from incidents.evaluation.windows import (
     judge,
 )
 from incidents.inventory import graphs
-from incidents.maintenance.active_windows import format_end, list_in_force, make_window
+from incidents.maintenance.active_windows import (
+    format_end,
+    list_in_force,
+    list_settling,
+    make_window,
+)
 from incidents.models import Decision, Fault, Incident, IncidentFault, Silence
 from incidents.state import outbox, site_rules
 from incidents.state.batch import TriageBatch
@@ -36,9 +43,10 @@ from incidents.state.neighbourhood import load_incidents
 from incidents.state.persistence import persist
 from incidents.text.wording import format_moment
 from incidents.vocabulary.changes import KINTSUGI, Change
-from incidents.vocabulary.lifecycle import OPEN
+from incidents.vocabulary.lifecycle import OPEN, State
 
 _OPEN = [state.value for state in OPEN]
+_NOT_WATCHED = [state.value for state in OPEN if state is not State.MONITORING]
 
 
 def get_rule(window: int) -> str:
@@ -64,9 +72,9 @@ def apply(batch: TriageBatch) -> None:
 
 def end_due(now: datetime) -> list[Change]:
     """Windows whose time has come end or begin: what outlasts the one is announced, what the other
-    covers is kept."""
+    covers is kept. What waited for a while after its maintenance is announced then."""
     asked = now - ANSWERED_WITHIN
-    if not _DUE.values(now=now, asked=asked):
+    if not _DUE.values(now=now, asked=asked) and not _SETTLED.values(settled=now - SETTLING):
         return []
     with transaction.atomic():
         upsert.lock_placement()
@@ -85,6 +93,13 @@ def _get_due(now: Moment, asked: Moment) -> QuerySet[Silence]:
 
 
 _DUE = Prepared(lambda: _get_due(Given("now"), Given("asked")).values_list("pk")[:1])
+_SETTLED = Prepared(
+    lambda: Incident.objects.filter(
+        state__in=_NOT_WATCHED,
+        silence__isnull=False,
+        silence__ended_at__lte=Given("settled"),
+    ).values_list("pk")[:1]
+)
 
 
 def finish(ids: Collection[int], *, by: str, now: datetime) -> int:
@@ -135,30 +150,54 @@ def get_place(fault: Fault, peer: Callable[[str], str | None]) -> WindowPlace:
     return WindowPlace(fault.fault_type, fault.resource, peer(fault.resource) or "")
 
 
+def _get_place_of_case(case: FaultCase, peer: Callable[[str], str | None]) -> WindowPlace:
+    """What a boot brings by the catalogue may pass by itself after planned work."""
+    kind = fault_catalog.load().get(case.row.fault_type)
+    place = get_place(case.row, peer)
+    if kind is None or not kind.boot_grace:
+        return place
+    return replace(place, may_pass_since=case.row.raised_at)
+
+
 def _judge(
-    cases: Iterable[IncidentCase],
+    cases: Sequence[IncidentCase],
     windows: Sequence[Window],
     batch: TriageBatch,
     begun: Collection[int] = (),
 ) -> None:
-    peer = graphs.get_current().find_peer if windows else lambda resource: None
-    keys = {window.key for window in windows}
+    is_any_kept = any(case.row.silence_id is not None for case in cases)
+    settling = list_settling(batch.now) if is_any_kept else []
+    peer = graphs.get_current().find_peer if windows or settling else lambda resource: None
     for case in cases:
         faults = _list_standing(case)
-        judged = judge([get_place(fault.row, peer) for fault in faults], windows, batch.now)
         is_kept = case.row.silence_id is not None
+        places = [_get_place_of_case(fault, peer) for fault in faults]
+        judged = judge(places, [*windows, *settling] if is_kept else windows, batch.now)
         if isinstance(judged, Kept):
-            if case.is_new or is_kept or judged.window.key in begun:
+            is_of_window = case.is_new or is_kept
+            if judged.window is not None and (is_of_window or judged.window.key in begun):
                 _keep(case, judged.window, batch)
         elif isinstance(judged, Outside):
             if is_kept:
                 _announce(case, faults[judged.number], batch)
             elif case.is_new:
                 case.row.announced_at = batch.now
-        elif is_kept and not case.is_watched and case.row.silence_id not in keys:
+        elif is_kept and not case.is_watched and not _is_about_to_end(case, windows, settling):
             # No fault stands and yet it is not over: a repair goes on, or a person is asked for
             # something.
             _announce(case, case.root, batch)
+
+
+def _is_about_to_end(
+    case: IncidentCase, windows: Iterable[Window], settling: Iterable[Window]
+) -> bool:
+    """Whether its window goes on, or has just ended and its faults have too: those of this batch,
+    or all but what was concluded from them, which the next sweep ends."""
+    if any(window.key == case.row.silence_id for window in windows):
+        return True
+    is_settling = any(window.key == case.row.silence_id for window in settling)
+    has_active_fault = any(fault.row.is_active for fault in case.members)
+    return is_settling and (case.is_unsettled or has_active_fault)
 
 
 def _list_standing(case: IncidentCase) -> list[FaultCase]:

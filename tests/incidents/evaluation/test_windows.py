@@ -10,8 +10,10 @@ import pytest
 from incidents.evaluation.windows import (
     LONGEST_WITHOUT_REVIEW,
     REVIEW_DUE,
+    SETTLING,
     Draft,
     DraftField,
+    Judgement,
     Kept,
     KnownNames,
     Nothing,
@@ -152,6 +154,30 @@ def test_an_incident_is_told_when_its_window_is_over() -> None:
     assert judge(
         [WindowPlace("nic.link.down", "node/gn001")], [a_window(resource="node/gn001")], NOW + HOUR
     ) == Outside(0)
+
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "since", "after_end", "judged"),
+    [
+        (WindowKind.MAINTENANCE, timedelta(0), timedelta(0), Kept(None)),
+        (WindowKind.MAINTENANCE, -HOUR, SETTLING - SECOND, Kept(None)),
+        (WindowKind.MAINTENANCE, timedelta(0), SETTLING, Outside(0)),
+        (WindowKind.MAINTENANCE, -HOUR - SECOND, timedelta(0), Outside(0)),
+        (WindowKind.MAINTENANCE, None, timedelta(0), Outside(0)),
+        (WindowKind.SILENCE, timedelta(0), timedelta(0), Outside(0)),
+    ],
+)
+def test_what_a_boot_brought_during_a_maintenance_waits_for_ten_minutes_after_it(
+    kind: WindowKind, since: timedelta | None, after_end: timedelta, judged: Judgement
+) -> None:
+    """The window begins an hour before NOW and ends an hour after it."""
+    began_at = NOW + since if since is not None else None
+    place = WindowPlace("nic.link.down", "node/gn001", may_pass_since=began_at)
+    window = a_window(kind=kind, machines=frozenset({"node/gn001"}))
+    assert judge([place], [window], NOW + HOUR + after_end) == judged
 
 
 def test_nothing_changes_when_nothing_stands() -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from detectors.faults import Action
+from detectors.faults import Action, EventKind
 from incidents import services
 from incidents.evaluation.windows import Draft, DraftField, WindowKind
 from incidents.maintenance import active_windows, planning
 from incidents.maintenance.planning import NotPlanned, PlannedWindow
 from incidents.models import Decision, Fault, Incident, Notification, Silence
 from incidents.notify import story
+from incidents.triage import aggregation
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import State
 from tests.builders import GPU, NOW, a_cable, a_clear, a_node, a_switch, an_event
@@ -217,6 +218,67 @@ def test_a_rack_whose_nodes_are_restarted_under_maintenance_is_told_to_nobody() 
     happen("target.unreachable", nodes, at=NOW + 2 * MINUTE)
     assert Incident.objects.get().silence is not None
     assert not Notification.objects.exists()
+
+
+def a_rack_that_is_down_under_maintenance(**values: Any) -> tuple[Incident, list[str]]:
+    a_site()
+    nodes = [f"node/{name}" for name in NODES[:3]]
+    planned(kind=WindowKind.MAINTENANCE, machines=tuple(nodes), **values)
+    happen("slurm.node_down", nodes, at=NOW + MINUTE)
+    return Incident.objects.get(), nodes
+
+
+def test_what_a_restart_brought_is_told_to_nobody_when_it_passes_minutes_after_the_maintenance() -> (
+    None
+):
+    incident, nodes = a_rack_that_is_down_under_maintenance()
+    swept(HOUR)
+    happen("slurm.node_down", nodes, at=NOW + HOUR + 5 * MINUTE, kind=EventKind.CLEARED)
+    back_at = NOW + HOUR + 6 * MINUTE
+    services.ingest(aggregation.find_ended(back_at), now=back_at)
+    swept(HOUR + 11 * MINUTE)
+
+    incident.refresh_from_db()
+    assert (incident.announced_at, decided(incident)) == (None, ["silenced"])
+    assert not Notification.objects.exists()
+
+
+def test_what_a_restart_brought_is_told_once_when_it_stands_ten_minutes_after_the_maintenance() -> (
+    None
+):
+    incident, _ = a_rack_that_is_down_under_maintenance()
+    swept(HOUR)
+    swept(HOUR + 9 * MINUTE)
+    assert not Notification.objects.exists()
+
+    swept(HOUR + 10 * MINUTE)
+    swept(HOUR + 11 * MINUTE)
+    incident.refresh_from_db()
+    assert incident.announced_at == NOW + HOUR + 10 * MINUTE
+    assert decided(incident) == ["silenced", "announced"]
+
+
+def test_what_was_down_before_the_maintenance_is_told_at_its_end() -> None:
+    starts_at = NOW + 2 * MINUTE
+    incident, _ = a_rack_that_is_down_under_maintenance(starts_at=starts_at, ends_at=NOW + HOUR)
+    swept(2 * MINUTE)
+    swept(HOUR)
+
+    incident.refresh_from_db()
+    assert decided(incident) == ["silenced", "announced"]
+
+
+def test_what_no_restart_brings_is_told_at_the_end_of_the_maintenance_with_what_one_brings() -> (
+    None
+):
+    incident, nodes = a_rack_that_is_down_under_maintenance()
+    raised("gpu.xid.79", f"{nodes[0]}/gpu/0000:19:00.0", after=2 * MINUTE)
+    swept(HOUR)
+
+    incident.refresh_from_db()
+    gpu = Incident.objects.get(fault_type="gpu.xid.79")
+    assert gpu.announced_at == NOW + HOUR
+    assert (incident.announced_at is None) == (gpu.pk != incident.pk)
 
 
 def test_a_rack_is_told_when_a_node_beside_those_under_maintenance_is_down_too() -> None:
