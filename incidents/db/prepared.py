@@ -155,7 +155,8 @@ class Prepared:
         readers = {
             index: found for index, column in enumerate(columns) if (found := _list_readers(column))
         }
-        whole = compiler.klass_info
+        # Of `values_list` no model is made.
+        whole = compiler.klass_info if query.query.default_cols else None
         own = columns[: len(whole["select_fields"])] if whole is not None else []
         names = [column.target.attname for column in own]
         related = (

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from django.db import transaction
 from django.db.models import Count, F, QuerySet, Value
@@ -180,8 +181,13 @@ def load_states() -> dict[str, NodeState]:
 
 def load_out_by_reason(prefix: str) -> list[NodeState]:
     """Of the nodes that take no jobs those whose reason begins so, as `load_states`."""
+    return [_build_state(row) for row in _prepare_out(prefix).objects()]
+
+
+@lru_cache(maxsize=8)
+def _prepare_out(prefix: str) -> Prepared:
     out = NodeInterval.objects.current().filter(is_serving=False, reason__startswith=prefix)
-    return [_build_state(row) for row in out]
+    return Prepared(lambda: out)
 
 
 def _build_state(row: NodeInterval) -> NodeState:

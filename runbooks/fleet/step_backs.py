@@ -21,6 +21,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from detectors.faults import Action
+from incidents.db.prepared import Given, Prepared
 from incidents.models import Incident
 from incidents.state import transitions
 from incidents.state.outbox import STEPPED_BACK
@@ -40,27 +41,42 @@ _LONGEST = 255
 _LOOK = "confirm_on_node"
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
 _NO_FAULT = [State.FALSE_POSITIVE.value, State.DUPLICATE.value]
-_BY_OWN_MODE = ~Q(facts__has_key=armings.USED)
+
+
+def _get_doubted() -> QuerySet[Run, Any]:
+    doubts = Q(incident__state=State.FALSE_POSITIVE.value)
+    for fact in (REFUTED, UNWITNESSED, RESUMED_AT):
+        doubts |= Q(facts__has_key=fact)
+    runs = Run.objects.filter(doubts, claimed_at__gte=Given("since")).order_by("pk")
+    return runs.values_list("pk", "runbook", "claimed_at", f"facts__{armings.USED}")
+
+
+_DOUBTED = Prepared(_get_doubted)
+_ACTING_MODES = Prepared(
+    lambda: _list_acting_modes().values_list("runbook", "set_at", "stepped_back_at")
+)
 
 
 def list_candidates(now: datetime) -> list[Run]:
     """Runs by armings in force, or by modes that let act, that may have been wrong: mostly none,
     by one query more."""
-    armed = [row for row in armings.load_in_force(now) if Mode(row.mode) in _LOWER]
-    own = list(_list_acting_modes())
+    armed = {}
+    for row in armings.load_in_force(now):
+        if Mode(row.mode) in _LOWER:
+            armed[row.pk] = row.stepped_back_at or row.set_at
+    own = {}
+    for runbook, set_at, stepped_back_at in _ACTING_MODES.rows():
+        own[runbook] = stepped_back_at or set_at
     if not armed and not own:
         return []
-    begun = Q()
-    for row in armed:
-        since = row.stepped_back_at or row.set_at
-        begun |= Q(**{f"facts__{armings.USED}": row.pk}, claimed_at__gte=since)
-    for mode in own:
-        since = mode.stepped_back_at or mode.set_at
-        begun |= Q(_BY_OWN_MODE, runbook=mode.runbook, claimed_at__gte=since)
-    doubts = Q(incident__state=State.FALSE_POSITIVE.value)
-    for fact in (REFUTED, UNWITNESSED, RESUMED_AT):
-        doubts |= Q(facts__has_key=fact)
-    runs = Run.objects.filter(begun).filter(doubts).order_by("pk")
+    found = []
+    for pk, runbook, claimed_at, used in _DOUBTED.rows(since=min((*armed.values(), *own.values()))):
+        since = armed.get(used) if used is not None else own.get(runbook)
+        if since is not None and claimed_at >= since:
+            found.append(pk)
+    if not found:
+        return []
+    runs = Run.objects.filter(pk__in=found).order_by("pk")
     return list(runs.select_related("incident", "node"))
 
 
