@@ -7,7 +7,7 @@ library alone.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Optional
@@ -18,6 +18,8 @@ from detectors.detector import Detector, Sample
 from detectors.evaluation.classify import build_event, find_cleared, get_worst
 from detectors.faults import EventKind, FaultEvent, Observation, fingerprint
 
+# Measured: fewer samples than these are as short with their names beside each value, packed.
+_LEAST_IN_COLUMNS = 32
 # More rises than these within one rule's period are summed into the oldest.
 _MOST_RISES = 64
 # What `detectors.polling.observe_one` says of the look itself.
@@ -255,7 +257,7 @@ _LAST_LOOK = "last"
 
 def to_json(memory: Memory, looked_at: Optional[datetime] = None) -> dict[str, Any]:
     """JSON-ready; times as seconds since the epoch, which are short and exact to the
-    microsecond.
+    microsecond. Many samples are written in columns.
 
     `looked_at`: when the last look was, where the caller keeps that itself. What was seen then is
     marked and its time not written, so that a look that saw nothing new changes nothing.
@@ -266,11 +268,46 @@ def to_json(memory: Memory, looked_at: Optional[datetime] = None) -> dict[str, A
             return None
         return _LAST_LOOK if at == looked_at else at.timestamp()
 
-    samples = [[*key, sample.value, seconds(sample.at)] for key, sample in memory.samples.items()]
     streaks = [[*key, *_format_streak(streak)] for key, streak in memory.streaks.items()]
     rises = [[*key, _format_rises(recent)] for key, recent in memory.rises.items()]
     last_good = seconds(memory.looked_at)
-    return {"samples": samples, "streaks": streaks, "rises": rises, "looked_at": last_good}
+    others = {"streaks": streaks, "rises": rises, "looked_at": last_good}
+    if len(memory.samples) < _LEAST_IN_COLUMNS:
+        samples = [[*key, one.value, seconds(one.at)] for key, one in memory.samples.items()]
+        return {"samples": samples, **others}
+    resources = sorted({resource for resource, _ in memory.samples})
+    columns = _format_columns(memory.samples, resources, seconds)
+    # A version that knows no columns looks at the samples: to it nothing was seen yet.
+    return {"samples": [], "resources": resources, "columns": columns, **others}
+
+
+def _format_columns(
+    samples: Mapping[_SampleKey, Sample],
+    resources: Sequence[str],
+    seconds: Callable[[Optional[datetime]], Any],
+) -> list[list[Any]]:
+    """Each metric once, with when it was seen, the resources that it was seen of by their numbers,
+    and a value of each: a node of eleven NICs with 29 counters each is a quarter as long as with
+    both names beside every value. None: of all resources, in their order. The order in which
+    samples were kept leaves no trace."""
+    numbers = {resource: number for number, resource in enumerate(resources)}
+    found: dict[tuple[str, Any], list[tuple[int, Any]]] = {}
+    for (resource, metric), sample in samples.items():
+        key = metric, seconds(sample.at)
+        found.setdefault(key, []).append((numbers[resource], sample.value))
+    columns = []
+    for metric, at in sorted(found, key=_get_order):
+        values = dict(found[metric, at])
+        known = sorted(values)
+        is_of_all = len(known) == len(resources)
+        column = [values[number] for number in known]
+        columns.append([metric, at, None if is_of_all else known, column])
+    return columns
+
+
+def _get_order(key: tuple[str, Any]) -> tuple[str, str]:
+    metric, at = key
+    return metric, str(at)
 
 
 def _format_streak(streak: Streak) -> list[Any]:
@@ -306,6 +343,14 @@ def from_json(values: Mapping[str, Any], zone: Any, looked_at: Optional[datetime
     samples: dict[_SampleKey, Sample] = {}
     for resource, metric, value, at in values["samples"]:
         samples[resource, metric] = Sample(value, moment(at))
+    resources = dict(enumerate(values.get("resources", ())))
+    for metric, at, numbers, column in values.get("columns", ()):
+        seen_at = moment(at)
+        known = list(resources) if numbers is None else numbers
+        if len(known) != len(column):
+            raise ValueError(f"{metric} has another number of values than of resources")
+        for number, value in zip(known, column):
+            samples[resources[number], metric] = Sample(value, seen_at)
     streaks: dict[_RuleKey, Streak] = {}
     for resource, metric, rule, opinion, polls, since, *looks in values["streaks"]:
         before = moment_or_none(looks[0] if looks else None)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from detectors.catalog import catalog
 from detectors.catalog.catalog import Catalog, CatalogError
+from detectors.detector import Sample
 from detectors.evaluation import judge
 from detectors.faults import Observation, fingerprint
 
@@ -260,3 +261,53 @@ def test_a_fault_that_stands_says_no_more_when_it_was_well(tmp_path: Path) -> No
 def test_what_a_boot_excused_was_not_seen_well(tmp_path: Path) -> None:
     rows = rules(tmp_path, 'when = "above"\nraise_at = 1\ngrace = "90s"')
     assert looked(rows, [5, 5, 5], booted_at=START) == ["-"]
+
+
+NICS = tuple(f"node/gn001/nic/mlx5_{number}" for number in range(10))
+FEW = {(NICS[0], "nic.errors"): Sample(1, START), (NICS[1], "nic.state"): Sample("up", START)}
+COUNTERS = ("nic.errors", "nic.discards", "nic.pauses")
+MANY = {(nic, name): Sample(len(name), START) for nic in NICS for name in COUNTERS} | {
+    (NICS[0], "nic.state"): Sample("up", START - MINUTE),
+    (NICS[4], "nic.state"): Sample("down", START),
+}
+
+
+@pytest.mark.parametrize("samples", [FEW, MANY], ids=["few", "many"])
+@pytest.mark.parametrize("looked_at", [None, START])
+def test_what_is_remembered_is_read_as_it_was_written(
+    samples: dict[tuple[str, str], Sample], looked_at: datetime | None
+) -> None:
+    memory = judge.Memory(samples)
+    values = json.loads(json.dumps(judge.to_json(memory, looked_at)))
+
+    assert judge.from_json(values, UTC, looked_at) == memory
+
+
+def test_many_samples_are_written_alike_in_whatever_order_they_were_kept() -> None:
+    turned = judge.Memory(dict(reversed(MANY.items())))
+
+    assert json.dumps(judge.to_json(turned)) == json.dumps(judge.to_json(judge.Memory(MANY)))
+
+
+def test_of_many_samples_a_metric_is_written_once_and_a_resource_once() -> None:
+    text = json.dumps(judge.to_json(judge.Memory(MANY), START))
+
+    assert (text.count("nic.errors"), text.count(NICS[1])) == (1, 1)
+
+
+def test_many_samples_of_an_earlier_version_are_read() -> None:
+    samples = [[*key, sample.value, sample.at.timestamp()] for key, sample in MANY.items()]
+    values = {"samples": samples, "streaks": [], "rises": []}
+
+    assert judge.from_json(values, UTC) == judge.Memory(MANY)
+
+
+@pytest.mark.parametrize(("numbers", "column"), [(None, [1]), ([0], [1, 2]), ([2], [1])])
+def test_values_of_resources_that_are_not_there_are_refused(
+    numbers: list[int] | None, column: list[int]
+) -> None:
+    columns = [["nic.errors", 0.0, numbers, column]]
+    values = {"samples": [], "resources": NICS[:2], "columns": columns, "streaks": [], "rises": []}
+
+    with pytest.raises((ValueError, KeyError)):
+        judge.from_json(values, UTC)
