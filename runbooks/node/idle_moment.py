@@ -32,7 +32,8 @@ SHORTLY = timedelta(hours=1)
 LONGEST = timedelta(days=7)
 _LONGEST_LOOK = timedelta(minutes=1)
 RESERVED = "idle_reserved"
-"""The fact of a run: `from` and `until` of its reservation, and `error` where Slurm gives none."""
+"""The fact of a run: from when on its node is reserved, until when none is asked for again, and
+`error` where Slurm gives none."""
 # Not MAINT: people go on hearing of the node's faults. A job whose limit is raised runs on.
 _FLAGS = ("IGNORE_JOBS",)
 
@@ -87,14 +88,15 @@ class ReservationAttempt:
 
 
 def reserve_node(ctx: Context, starts_at: datetime) -> ReservationAttempt:
-    """For as long as a drain may cost its node. Why Slurm gives none is kept as well."""
+    """For as long as a drain may cost its node. Why Slurm gives none is kept as well, and it is
+    asked again after as long."""
     reserved = {"from": format_iso(starts_at), "until": format_iso(starts_at + SHORTLY)}
     ctx.facts[RESERVED] = reserved
     writer = ctx.world.slurm_writer
     try:
         writer.reserve(ctx.key, (ctx.node,), duration=SHORTLY, starts_at=starts_at, flags=_FLAGS)
     except SlurmError as error:
-        reserved["error"] = str(error)
+        reserved |= {"error": str(error), "until": format_iso(ctx.now + SHORTLY)}
         return ReservationAttempt(f"{ctx.node} is not reserved: {error}", is_done=False)
     name = format_own_name(ctx.key)
     text = f"{ctx.node} is reserved from {starts_at:%Y-%m-%d %H:%M %Z} for an hour ({name})."

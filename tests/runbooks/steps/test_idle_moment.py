@@ -257,8 +257,11 @@ def test_a_reservation_that_slurm_does_not_give_is_told_and_not_asked_for_each_m
     assert "Jobs may follow one another until then: " in run.waiting_for
     assert "overlaps with another reservation" in run.waiting_for
     assert AuditEntry.objects.get(act="reserve").phase == AuditEntry.Phase.FAILED
-    pass_time(site, run, timedelta(minutes=5))
+    run = pass_time(site, run, timedelta(minutes=5))
     assert AuditEntry.objects.filter(act="reserve").count() == 1
+    site.slurm.end_reservation("course")
+    run = pass_time(site, run, timedelta(hours=1))
+    assert "is reserved for an hour" in run.waiting_for
 
 
 def test_nothing_is_reserved_while_a_guard_would_refuse_the_drain() -> None:
