@@ -10,7 +10,7 @@ from django.db.models import Sum
 
 from detectors.catalog import catalog
 from detectors.faults import Fitness
-from incidents.models import Fault, Incident, QuarantinedEvent, TimelineEntry
+from incidents.models import Fault, Incident, Quarantine, QuarantinedEvent, TimelineEntry
 from incidents.notify.notifier import Card
 from incidents.reserve import decommissions
 from incidents.vocabulary.lifecycle import OPEN, State
@@ -18,7 +18,8 @@ from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.node.drains import RESUMED_AT
 from runbooks.node.holding import LOST_AT
 from runbooks.slurm.protocol import format_state
-from tests.simulation.record import Act, Broken
+from tests.simulation.armings import ACTING, get_strictest
+from tests.simulation.record import Act, Broken, TurnView
 from tests.simulation.site_events import LOST
 
 if TYPE_CHECKING:
@@ -119,18 +120,52 @@ def no_act_passes_the_stop_switch(play: Play, act: Act) -> None:
 
 
 def no_act_passes_the_mode(play: Play, act: Act) -> None:
-    if not (_is_disruptive(play, act) and _stood(play, act)) or act.view is None:
+    """The runbook's own, or that of the arming that covers it there."""
+    if not (_is_disruptive(play, act) and _stood(play, act)):
         return
-    if play.record.get_mode(act.view.runbook) not in (Mode.ARMED, Mode.APPROVAL):
-        raise Broken(f"{act.verb} of {act.node} though the runbook may not act")
+    if not play.record.list_modes(act) & set(ACTING):
+        raise Broken(f"{act.verb} of {act.node} though the runbook may not act there")
 
 
 def no_act_is_made_without_leave(play: Play, act: Act) -> None:
     if not (_is_disruptive(play, act) and _stood(play, act) and act.view is not None):
         return
-    mode = play.record.get_mode(act.view.runbook)
-    if mode is Mode.APPROVAL and act.view.run_id not in play.record.granted:
+    is_armed = Mode.ARMED in play.record.list_modes(act)
+    if not is_armed and act.view.run_id not in play.record.granted:
         raise Broken(f"{act.verb} of {act.node}, and nobody has approved run {act.view.run_id}")
+
+
+def nothing_is_done_to_another_node(play: Play, act: Act) -> None:
+    """A run acts on its own: not on the spare that stands in for it, nor on what a transceiver
+    carries beside it."""
+    if act.view is not None and act.node != act.view.node:
+        raise Broken(f"{act.verb} of {act.node} by run {act.view.run_id} for {act.view.node}")
+
+
+def nothing_is_given_back_that_is_set_aside(play: Play, act: Act) -> None:
+    """Unless a person has begun the run."""
+    if act.verb != "resume" or act.view is None or act.view.run_id in play.record.started_runs:
+        return
+    if act.node in act.view.aside & play.reserve.get_aside():
+        raise Broken(f"resume of {act.node}, which is set aside as a lemon")
+
+
+def no_arming_lets_more_runs_act_than_it_is_for(play: Play, act: Act) -> None:
+    """Of runs that nothing else lets take a node out."""
+    view, record = act.view, play.record
+    if act.verb != "drain" or view is None or not _is_new(play, act) or not _stood(play, act):
+        return
+    covering = [
+        terms for terms in record.armings if terms.covers(view.runbook, act.node, view.begun_at)
+    ]
+    limited = [terms for terms in covering if terms.runs is not None]
+    others = [terms for terms in covering if terms.runs is None]
+    if get_strictest(record.get_mode(view.runbook), others) in ACTING or len(limited) != 1:
+        return
+    (terms,) = limited
+    terms.acted.add(view.run_id)
+    if terms.runs is not None and len(terms.acted) > terms.runs:
+        raise Broken(f"arming {terms.number} is for {terms.runs} runs: {sorted(terms.acted)} act")
 
 
 def nothing_is_given_back_where_people_say_so(play: Play, act: Act) -> None:
@@ -200,15 +235,18 @@ def no_limit_is_exceeded(play: Play, act: Act) -> None:
     if _is_of_no_use(play, act.node, row.fitness):
         return
     out = (view.out & play.get_out() | view.claimed & play.get_claimed(view.run_id)) - {act.node}
-    if len(out) >= play.cap:
-        raise Broken(f"{act.node} is drained beyond the cap: {sorted(out)} are out")
     in_pod = [node for node in out if play.pods[node] == play.pods[act.node]]
     if len(in_pod) >= play.pod_spares:
         raise Broken(f"{act.node} is drained beyond its pod's floor: {in_pod} are out")
+    members = view.in_partition & play.reserve.get_in_partition()
+    if act.node not in members:
+        return  # a spare that no job may have
+    if len(out & members) >= play.cap:
+        raise Broken(f"{act.node} is drained beyond the cap: {sorted(out)} are out")
     # Whoever goes out or comes back while the turn is under way changes what a job can have.
     out_now = play.get_out() | play.get_claimed(view.run_id)
-    serving_then = len(play.site.names) - len((view.out | view.claimed) - {act.node})
-    serving_now = len(play.site.names) - len(out_now - {act.node})
+    serving_then = len(members - ((view.out | view.claimed) - {act.node}))
+    serving_now = len(members - (out_now - {act.node}))
     is_light = row.fitness is not Fitness.UNFIT  # a job that waits is not helped by such a node
     is_short = serving_then == view.needed and serving_now == record.needed
     if is_light and is_short and view.needed == record.needed:
@@ -278,6 +316,9 @@ OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
     no_act_passes_the_stop_switch,
     no_act_passes_the_mode,
     no_act_is_made_without_leave,
+    no_arming_lets_more_runs_act_than_it_is_for,
+    nothing_is_done_to_another_node,
+    nothing_is_given_back_that_is_set_aside,
     nothing_is_given_back_where_people_say_so,
     no_run_comes_after_one_that_a_person_ended,
     no_worker_acts_whose_run_another_has,
@@ -307,6 +348,72 @@ def nothing_is_started_under_a_word(play: Play) -> None:
 
 
 OF_COMMANDS: tuple[Callable[[Play], None], ...] = (nothing_is_started_under_a_word,)
+
+
+# Of each spare that is about to stand in for a node, or to be kept free again
+# -------------------------------------------------------------------------------------------------
+
+
+def a_spare_stands_in_for_one_node(play: Play, spare: str) -> None:
+    view, stands_for = play.get_view(), play.record.stand_ins.get(spare)
+    if stands_for not in (None, view.node):
+        raise Broken(f"{spare} stands in for {stands_for}, and now for {view.node} too")
+    play.record.stand_ins[spare] = view.node
+
+
+def a_spare_that_stands_in_serves(play: Play, spare: str) -> None:
+    """It took jobs when the turn began, or takes them now."""
+    if spare in play.get_view().out & play.get_out():
+        raise Broken(f"{spare} is brought in, and is out: {format_state(play.look(spare))}")
+
+
+def no_spare_is_brought_in_that_is_set_aside(play: Play, spare: str) -> None:
+    view, record = play.get_view(), play.record
+    is_leaving = spare in record.decommissioned and view.changes == record.changes
+    if is_leaving or spare in view.aside & play.reserve.get_aside():
+        raise Broken(f"{spare} is brought in, and is set aside or taken away for good")
+
+
+def no_spare_is_moved_whose_root_refuses(play: Play, spare: str) -> None:
+    is_asked = play.site.nodes.nodes[spare].is_up and spare not in play.site.shell.silent
+    has_stood = play.get_view().changes == play.record.changes
+    if is_asked and has_stood and spare in play.record.refusing:
+        raise Broken(f"{spare} is brought in or taken out, and its root refuses")
+
+
+def a_spare_is_taken_back_by_whom_it_serves(play: Play, spare: str) -> None:
+    """Or by a person."""
+    stands_for = play.record.stand_ins.pop(spare, None)
+    if play.has_view() and stands_for != play.get_view().node:
+        raise Broken(
+            f"{spare} stands in for {stands_for}, and {play.get_view().node} takes it back"
+        )
+
+
+OF_SPARES_IN: tuple[Callable[[Play, str], None], ...] = (
+    a_spare_stands_in_for_one_node,
+    a_spare_that_stands_in_serves,
+    no_spare_is_brought_in_that_is_set_aside,
+    no_spare_is_moved_whose_root_refuses,
+)
+
+
+# After each turn
+# -------------------------------------------------------------------------------------------------
+
+
+def no_transceiver_is_pulled_under_a_job(play: Play, view: TurnView, run: Run) -> None:
+    """Hands are asked for once none of the nodes that it carries runs a job."""
+    if view.step != "wait_for_neighbours" or run.step == 0:
+        return
+    running = view.busy & play.get_jobs_on_transceiver()
+    if running:
+        raise Broken(f"a transceiver may be pulled, and jobs {sorted(running)} run on it")
+
+
+OF_TURNS: tuple[Callable[[Play, TurnView, Run], None], ...] = (
+    no_transceiver_is_pulled_under_a_job,
+)
 
 
 # After each step
@@ -386,7 +493,11 @@ def no_critical_fault_is_left_to_nobody(play: Play) -> None:
     for incident in Incident.objects.filter(severity="critical", state=State.OPEN, needs_human=""):
         name = incident.node.name if incident.node is not None else ""
         is_theirs_now = name in leaving or name in play.record.maintained
-        is_kept = incident.silence_id is not None or is_theirs_now or not play.record.may_act
+        is_kept = (
+            incident.silence_id is not None
+            or is_theirs_now
+            or not play.record.may_act(play.site.now)
+        )
         is_run = Run.objects.filter(incident=incident, state__in=UNFINISHED).exists()
         is_busy = Run.objects.filter(node=incident.node, state__in=UNFINISHED).exists()
         is_active = Fault.objects.active().filter(membership__incident=incident).exists()
@@ -419,7 +530,8 @@ def whoever_resumes_an_ill_node_is_told(play: Play) -> None:
     """Of a lost GPU that polls see there after a person has ended the last run of its incident so: a
     later one says itself how it ends."""
     untold = set()
-    for run in Run.objects.exclude(state__in=UNFINISHED).select_related("incident", "node"):
+    ended = Run.objects.exclude(state__in=UNFINISHED).filter(node__isnull=False)
+    for run in ended.select_related("incident", "node"):
         resumed_at, gpu = run.facts.get(RESUMED_AT), play.site.gpu(run.place)
         polled_at = play.record.polled_at.get(gpu)
         is_taken = Run.objects.filter(node=run.node, state__in=UNFINISHED).exists()
@@ -446,7 +558,8 @@ def incident_and_slurm_agree(play: Play) -> None:
     is paused nothing is looked after before a person lets it go on, and where slurmctld may have
     lost its state a person is asked first."""
     apart = {}
-    holding = Run.objects.filter(state__in=UNFINISHED).exclude(state=RunState.PAUSED)
+    holding = Run.objects.filter(state__in=UNFINISHED, node__isnull=False)
+    holding = holding.exclude(state=RunState.PAUSED)
     holding = holding.exclude(facts__has_key=LOST_AT)
     for run in holding.select_related("incident", "node"):
         node = run.place
@@ -462,6 +575,15 @@ def incident_and_slurm_agree(play: Play) -> None:
             raise Broken(f"{node} since {at:%T}: {apart[node]}")
 
 
+def nothing_is_begun_on_what_is_set_aside(play: Play) -> None:
+    """But by a person."""
+    for row in Quarantine.objects.filter(ended_at=None).select_related("node"):
+        begun = Run.objects.filter(node=row.node, started_at__gt=row.began_at)
+        by_itself = begun.exclude(pk__in=play.record.started_runs).first()
+        if by_itself is not None:
+            raise Broken(f"run {by_itself.pk} is begun on {row.node.name}, which is set aside")
+
+
 def drains_that_slurm_dropped_are_put_back(play: Play) -> None:
     """slurmctld 22.05 takes the drain of a node away whose boot it has given up on."""
     dropped = set()
@@ -471,7 +593,7 @@ def drains_that_slurm_dropped_are_put_back(play: Play) -> None:
         is_given_up = state.base == "DOWN" and state.reason.endswith("reboot timed out")
         is_theirs = node in play.record.resumed_at or run.incident_id in play.record.aborted
         is_theirs = is_theirs or run.state == RunState.PAUSED
-        may_drain = play.record.may_act and not play.record.is_stopped
+        may_drain = play.record.may_act(play.site.now) and not play.record.is_stopped
         is_out = bool(state.flags & {"DRAIN", "FAIL"})
         if is_ours and is_given_up and may_drain and not (is_out or is_theirs):
             dropped.add(node)
@@ -490,6 +612,7 @@ AT_BEATS: tuple[Callable[[Play], None], ...] = (
     no_run_is_begun_after_one_that_a_person_ended,
     whoever_resumes_an_ill_node_is_told,
     incident_and_slurm_agree,
+    nothing_is_begun_on_what_is_set_aside,
     drains_that_slurm_dropped_are_put_back,
 )
 

@@ -7,7 +7,7 @@ has not, its mutant plays the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,24 +16,29 @@ from typing import Any
 from unittest.mock import patch
 
 from detectors.slurm.output import NodeState
+from incidents.models import Node, Spare
+from incidents.reserve import lemons, spares
 from incidents.state import outbox
-from incidents.triage import correlate, deduplication, repeats
+from incidents.triage import deduplication, repeats
 from runbooks.engine import keep_drained, persons_resume, start, turn, withdraw, witness_check
 from runbooks.engine import result as ending
 from runbooks.engine.approvals import Permission
-from runbooks.fleet import guard_check
+from runbooks.fleet import armings, guard_check
 from runbooks.guards import table
 from runbooks.lease import lease
+from runbooks.models import Arming, Mode
 from runbooks.node import drains, holding, overwritten
 from runbooks.people import leaving
 from runbooks.second_person import requests
 from runbooks.slurm import client, ownership
 from runbooks.slurm.ownership import Held, Owner
 from runbooks.step import Done, World
+from runbooks.steps import swap_hot_spare
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.reboot import Reboot
 from runbooks.steps.resume import Resume
 from runbooks.steps.verify import Verify
+from runbooks.steps.wait_for_neighbours import WaitForNeighbours
 
 Patch = Any
 
@@ -55,6 +60,10 @@ def _never(*arguments: object, **more: object) -> None:
 
 def _no(*arguments: object, **more: object) -> bool:
     return False
+
+
+def _yes(*arguments: object, **more: object) -> bool:
+    return True
 
 
 def _say_nothing(*arguments: object, **more: object) -> str:
@@ -79,7 +88,11 @@ def _silenced(
     name: str, taken_out: str, owner: Any, function: str, by: Callable[..., Any] = _never
 ) -> Mutant:
     """What the function does counts, not what it answers."""
+    watch = _watch_calls(owner, function)
+    return Mutant(name, taken_out, lambda: [patch.object(owner, function, by)], watch)
 
+
+def _watch_calls(owner: Any, function: str) -> Callable[[Callable[[], None]], list[Patch]]:
     def watch(speak: Callable[[], None]) -> list[Patch]:
         original = getattr(owner, function)
 
@@ -89,7 +102,7 @@ def _silenced(
 
         return [patch.object(owner, function, tell)]
 
-    return Mutant(name, taken_out, lambda: [patch.object(owner, function, by)], watch)
+    return watch
 
 
 def _compare(
@@ -190,18 +203,26 @@ def _done_at_once(step: type, text: str) -> list[Patch]:
     return [patch.object(step, "run", lambda self, ctx: Done(text))]
 
 
-def _count_twice() -> list[Patch]:
-    def know_nothing(keys: object) -> set[str]:
-        return set()
+def _get_none() -> set[str]:
+    return set()
 
-    def use_all(item: object, new_keys: object) -> str:
-        return ""
 
-    return [
-        patch.object(deduplication.upsert, "get_known", know_nothing),
-        patch.object(repeats, "use_keys", use_all),
-        patch.object(correlate, "use_keys", use_all),
-    ]
+def _list_waiting(partitions: Collection[str]) -> list[Spare]:
+    ready = Spare.objects.select_related("node").filter(state=Spare.State.READY)
+    fit = (row for row in ready if partitions and set(partitions) <= set(row.partitions))
+    return sorted(fit, key=lambda row: (row.since_at, row.pk))
+
+
+def _lend_twice() -> list[Patch]:
+    def get_all() -> Any:
+        return Spare.objects.select_related("node").order_by("since_at", "pk")
+
+    def claim(spare: Spare, *, stands_for: str, incident_id: int, now: Any) -> bool:
+        out = Node.objects.get(name=stands_for)
+        values = {"state": Spare.State.ENTERING, "stands_for": out, "since_at": now}
+        return Spare.objects.filter(pk=spare.pk).update(**values) == 1
+
+    return [patch.object(spares, "_get_waiting", get_all), patch.object(spares, "claim", claim)]
 
 
 def _steal_leases() -> list[Patch]:
@@ -227,6 +248,22 @@ def _start_whatever_ended() -> list[Patch]:
     """The query that holds what is final is made anew: it is kept otherwise."""
     prepare = start._prepare_waiting.__wrapped__
     return [patch.object(start, "_FINAL", ()), patch.object(start, "_prepare_waiting", prepare)]
+
+
+def _load_all_armings(*arguments: object) -> list[Arming]:
+    return list(Arming.objects.order_by("pk"))
+
+
+def _find_widest(
+    found: Iterable[Arming], runbook: str, node: Any, *, used: int | None
+) -> Arming | None:
+    """The one that lets most happen, and none that only holds back."""
+    narrow_first = (Mode.APPROVAL, Mode.ARMED)
+    open_to_run = [row for row in found if row.pk == used or not armings.is_used_up(row)]
+    of_runbook = [row for row in open_to_run if row.runbook == runbook]
+    covering = [row for row in of_runbook if armings.covers(row, node)]
+    acting = [row for row in covering if row.mode in narrow_first]
+    return max(acting, key=lambda row: narrow_first.index(Mode(row.mode)), default=None)
 
 
 def _drop_instead(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -332,7 +369,60 @@ MUTANTS: tuple[Mutant, ...] = (
             patch.object(holding, "get_hold", _drop_instead(holding.get_hold)),
         ],
     ),
-    Mutant("counted_once", "an event that comes twice counts once", _count_twice),
+    _replaced(
+        "counted_once",
+        "of a fault that stands an event that comes twice counts once",
+        (deduplication, "_get_seen_reason", _say_nothing),
+        (repeats, "use_keys", _say_nothing),
+    ),
+    _replaced(
+        "arming_scope",
+        "an arming counts on the nodes that it names alone",
+        (armings, "covers", _yes),
+    ),
+    _replaced(
+        "arming_end",
+        "an arming that is over or was taken back counts no more",
+        (armings, "load_in_force", _load_all_armings),
+    ),
+    _replaced(
+        "arming_runs",
+        "an arming is for so many runs",
+        (armings, "is_used_up", _no),
+        (armings, "count_run", _yes),
+    ),
+    _replaced(
+        "arming_narrows",
+        "of the armings that cover a runbook there the strictest counts",
+        (armings, "find_deciding", _find_widest),
+    ),
+    _replaced(
+        "set_aside",
+        "nothing is begun on a node that is set aside, or given back, by itself",
+        (lemons, "get_quarantined", _get_none),
+    ),
+    Mutant(
+        "spare_once",
+        "a spare stands in for one node",
+        _lend_twice,
+        _watch_calls(spares, "_get_waiting"),
+    ),
+    _replaced(
+        "spare_set_aside",
+        "no spare stands in that is set aside or taken away for good",
+        (spares, "list_ready", _list_waiting),
+    ),
+    _replaced(
+        "spare_refusal",
+        "the root of a spare may refuse",
+        (swap_hot_spare, "_find_refusal", _say_nothing),
+    ),
+    Mutant(
+        "neighbours",
+        "no transceiver is pulled while a node that hangs on it runs a job",
+        lambda: _done_at_once(WaitForNeighbours, "x"),
+        _watch_calls(WaitForNeighbours, "run"),
+    ),
     _guard("stop", "the stop switch", "stop switch"),
     _guard("mode", "the mode", "mode"),
     _replaced(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,9 +14,9 @@ from incidents.maintenance import planning
 from incidents.maintenance.planning import Draft
 from incidents.models import Incident, Silence
 from incidents.vocabulary.lifecycle import OPEN, Trigger
-from runbooks import services
+from runbooks import questions, services
 from runbooks.engine import approvals
-from runbooks.models import UNFINISHED, Mode, Run, RunState, StepRun
+from runbooks.models import UNFINISHED, Mode, Question, Run, RunState, StepRun
 from runbooks.node.holding import SHOWN_AT
 from runbooks.outcomes import Controlled, ControlRefused
 from runbooks.people import decommission, leaving
@@ -68,6 +69,7 @@ class People:
             "copy": self.copy_reason,
             "start": self.start_run,
             "leave": self.leave,
+            "answer": self.answer,
         }
 
     def say(self, node: str, *, base: str = "") -> str:
@@ -83,6 +85,10 @@ class People:
         reason, user = self.say(node), play.dice.choice(("bob", "root"))
         play.site.slurm.human_drain(node, reason, user=user)
         play.note(user, f"scontrol update NodeName={node} State=DRAIN Reason={reason!r}", node)
+
+    def bar(self, node: str, luck: random.Random) -> None:
+        """It may not be used, by one of the ways to say so."""
+        luck.choice((self.drain, self.refuse, self.decommission))(node)
 
     def fail(self) -> None:
         """With words of their own, or with the reason that stands there, which no text tells from
@@ -257,7 +263,7 @@ class People:
             play.record.changes += 1
             play.note("bob", "kintsugi breaker close")
 
-    def decommission(self) -> None:
+    def decommission(self, node: str = "") -> None:
         """One node at a time is being taken away for good; the next such act keeps it after all."""
         play, record = self.play, self.play.record
         record.changes += 1
@@ -266,15 +272,15 @@ class People:
             decommission.end(node, actor="bob", why="it stays", now=play.site.now)
             play.note("bob", f"keeps {node} after all")
             return
-        node = play.choose_node()
+        node = node or play.choose_node()
         decommission.begin(node, actor="bob", why="its lease ends", now=play.site.now)
         record.decommissioned.add(node)
         play.note("bob", f"decommissions {node}")
 
-    def refuse(self) -> None:
+    def refuse(self, node: str = "") -> None:
         """A node's root writes the file by which Kintsugi is to do nothing there, or removes it."""
         play, record = self.play, self.play.record
-        node = play.choose_node()
+        node = node or play.choose_node()
         record.changes += 1
         record.refusing ^= {node}
         play.site.nodes.nodes[node].never = "measuring" if node in record.refusing else None
@@ -313,9 +319,16 @@ class People:
         """Of a runbook that they choose, for the newest open incident."""
         play = self.play
         incident = Incident.objects.filter(state__in=OPEN).order_by("pk").last()
-        if incident is None:
-            return
-        runbook = play.dice.choice(play.runbooks)
+        if incident is not None:
+            self._start_run(play.dice.choice(play.runbooks), incident)
+
+    def call_vendor(self) -> None:
+        """For each open incident."""
+        for incident in Incident.objects.filter(state__in=OPEN).order_by("pk"):
+            self._start_run("vendor_replacement", incident)
+
+    def _start_run(self, runbook: str, incident: Incident) -> None:
+        play = self.play
         outcome = services.start_manual_run(
             runbook, incident.pk, actor="bob", note="try it", now=play.site.now
         )
@@ -354,6 +367,16 @@ class People:
             services.pause(run.pk, actor="bob", now=play.site.now)
             record.paused.add(run.pk)
             play.note("bob", f"pauses run {run.pk}")
+
+    def answer(self) -> None:
+        """What a run asks, by one of the words that it takes."""
+        play = self.play
+        question = Question.objects.filter(answered_at=None).order_by("pk").last()
+        if question is None:
+            return
+        word = play.dice.choice(questions.get_ways(question))
+        outcome = questions.answer(question.pk, word, actor="bob", now=play.site.now)
+        play.note("bob", f"answers {word!r} to {question.text!r}: {type(outcome).__name__}")
 
     def leave(self) -> None:
         """`kintsugi leave`: runs end, and each drain of ours is handed over or given back. What is

@@ -37,13 +37,13 @@ from runbooks.engine import turn
 from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from runbooks.guards.table import Bounds
 from runbooks.lease.lease import LEASE
-from runbooks.models import UNFINISHED, Breaker, Run, RunbookMode, RunState
+from runbooks.models import UNFINISHED, Breaker, Mode, Run, RunbookMode, RunState
 from runbooks.second_person.changes import Kind
 from runbooks.second_person.requests import SETTING
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import format_state
 from tests.runbooks import site as sites
-from tests.simulation import invariants, people, site_events
+from tests.simulation import armings, invariants, people, reserve, site_events
 from tests.simulation.between import (
     ActShell,
     Interleaved,
@@ -60,6 +60,7 @@ NODES = 4
 _FURTHER = (
     *("gpu_reset", "cold_cycle", "vendor_replacement", "quarantine_lemon"),
     *("return_to_service", "isolate_node", "drain_on_request", "nvlink_fabric_recover"),
+    "reseat_or_replace_transceiver",
 )
 # Cap of the partition, spares of a pod of two, nodes an hour: in most plays one of them binds alone.
 _LIMITS = ((2, 2, 9), (1, 2, 9), (4, 1, 9), (4, 2, 2), (4, 2, 1), (2, 1, 2), (4, 2, 9))
@@ -79,13 +80,26 @@ _PHASES = (
 _AIMED, _BY_ANOTHER_WORKER = 0.5, 0.1
 # In how many of them somebody drains a node within our first call that drains or gives it back.
 _RACED_FIRST = 0.2
-_AIMED_STEPS = (*dict.fromkeys(filter(None, _PHASES)), "restart_units")
+_AIMED_STEPS = (
+    *dict.fromkeys(filter(None, _PHASES)),
+    *("restart_units", "swap_hot_spare", "quarantine", "wait_for_neighbours"),
+)
 _RUNBOOK_OF_STEP = {
     "reset_gpu": "gpu_reset",
     "cold_cycle": "cold_cycle",
     "restart_units": "isolate_node",
+    "swap_hot_spare": "vendor_replacement",
+    "quarantine": "quarantine_lemon",
+    "wait_for_neighbours": "reseat_or_replace_transceiver",
 }
-_FAULT_OF_STEP = {"reset_gpu": "memory", "restart_units": "service"}
+_FAULT_OF_STEP = {
+    "reset_gpu": "memory",
+    "restart_units": "service",
+    "wait_for_neighbours": "transceiver",
+    "swap_hot_spare": "degrade_many",
+}
+# Lower rungs of the ladder, which come first where they may act.
+_REPAIRS = (DRAIN_REBOOT_VERIFY, "gpu_reset", "cold_cycle", "nvlink_fabric_recover")
 _POINTS = (
     *("begin", "leased", "allowed", "attempted", "acted", "stored"),
     *("read_nodes", "drain", "reboot", "resume"),
@@ -101,7 +115,9 @@ _AT_ONCE = (
 _TRIES = 4
 _BEATS = 2
 # By which people say what may be done, or that nothing is called for.
-_WHAT_IS_ALLOWED = ("stop", "mode", "decommission", "refuse", "maintain", "incident")
+_WHAT_IS_ALLOWED = (
+    *("stop", "mode", "arm", "disarm", "decommission", "refuse", "maintain", "incident"),
+)
 # How long the site goes on by itself once people have done what they did: Slurm's patience with a
 # boot, and what must have followed it.
 _QUIET = (timedelta(0), timedelta(0), timedelta(0), timedelta(minutes=12))
@@ -111,6 +127,9 @@ _POLL_EVERY = timedelta(minutes=2)
 # the node meanwhile.
 _REBOOT_SENT_AFTER = (timedelta(seconds=2), timedelta(seconds=2), timedelta(minutes=4))
 _OUT_BEFORE = 0.25
+# As a site begins: the first repair of all in shadow, and armed on few nodes.
+_ARMED_BEFORE = 0.25
+_HAS_SPARE, _HAS_LEMON, _CHOOSES_SPARE, _SPARE_IS_BARRED = 0.4, 0.3, 0.5, 0.3
 # How many of all kinds of acts are in a play at all. Most days of a site know few of them, and what
 # many of them do together ends most runs before their late steps (swarm testing, Groce et al.,
 # ISSTA 2012).
@@ -230,7 +249,9 @@ class Play:
         self.trace: list[str] = []
         self.record = Record()
         self.people, self.others = people.People(self), site_events.Site(self)
-        acts = self.people.list_acts() | self.others.list_acts()
+        self.armers, self.reserve = armings.Armers(self), reserve.Reserve(self)
+        acts = self.people.list_acts() | self.armers.list_acts() | self.reserve.list_acts()
+        acts |= self.others.list_acts()
         # Nothing is left to chance of these otherwise, or in another way.
         in_aims = {
             "work": self._work_on_another,
@@ -241,7 +262,10 @@ class Play:
         self._aim = Aim.draw(random.Random(f"{seed} aim"), list(self._acts))
         needed = _RUNBOOK_OF_STEP.get(self._aim.step) if self._aim is not None else None
         further = [name for name in _FURTHER if self.dice.random() < 0.4 or name == needed]
-        self.runbooks = (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK, *further)
+        runbooks = (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK, *further)
+        is_vendor_aimed = needed == "vendor_replacement"
+        barred = _REPAIRS if is_vendor_aimed else ()
+        self.runbooks = tuple(name for name in runbooks if name not in barred)
         self.last_wire: dict[str, Any] = {}
         version = self.dice.choice(VERSIONS)
         returns = self.dice.choice(("0", "1", "2"))
@@ -256,15 +280,21 @@ class Play:
             breaker_share=self.dice.choice((1.0, 0.5)),
         )
         self.stop_file = folder / "stop"
+        stock = random.Random(f"{seed} reserve")
+        has_spare = stock.random() < _HAS_SPARE or is_vendor_aimed
+        self._barring = random.Random(f"{seed} bar")
         self.site = sites.Site(
-            nodes=NODES,
+            nodes=NODES + has_spare,
             slurm=settings,
             bounds=bounds,
             boot_takes=BOOT,
             stop_file=self.stop_file,
         )
-        for runbook in further:
-            self.site.set_mode(self.record.mode, runbook)
+        self.site.set_mode(Mode.OFF)
+        if is_vendor_aimed:
+            self.record.own_modes[DRAIN_AND_ASK] = Mode.OFF
+        for runbook in self.runbooks:
+            self.site.set_mode(self.record.get_mode(runbook), runbook)
         pace = random.Random(f"{seed} rounds")
         self.site.slurm.send_reboots_after(pace.choice(_REBOOT_SENT_AFTER))
         self.wants_two_persons = pace.random() < 0.5
@@ -275,7 +305,12 @@ class Play:
         self.pods = {name: f"pod-{index // 2}" for index, name in enumerate(self.site.names)}
         for name, pod in self.pods.items():
             Node.objects.filter(name=name).update(pod=pod)
+        self.others.wire_transceiver()
         graphs.mark_changed()
+        if has_spare:
+            self.reserve.keep_spare(self.site.names[-1], stock)
+        if stock.random() < _HAS_LEMON or needed == "quarantine_lemon":
+            self.reserve.let_break_often(self.site.names[0])
         # What comes about by itself, and changes nobody's choices.
         self.luck = random.Random(f"{seed} luck")
         self.habits = Habits.draw(self.dice, self.luck, list(acts))
@@ -316,9 +351,16 @@ class Play:
         """Mostly one of the first two, or that of the turn under way or of the run that begins: so
         that what happens meets."""
         focus = self._focus or (self._views[-1].node if self._views else "")
-        if focus and self.dice.random() < 0.7:
+        spares = self.reserve.list_spares()
+        is_swap = bool(self._views) and self._views[-1].step == "swap_hot_spare"
+        if spares and is_swap and self.dice.random() < _CHOOSES_SPARE:
+            return spares[0]
+        if focus in self.site.names and self.dice.random() < 0.7:
             return focus
         return self.dice.choice((*self.site.names[:2], *self.site.names[:2], *self.site.names))
+
+    def get_pod(self, node: str) -> set[str]:
+        return {name for name, pod in self.pods.items() if pod == self.pods[node]}
 
     def is_ill(self, node: str) -> bool:
         return any(not gpu.is_healthy for gpu in self.site.nodes.nodes[node].gpus)
@@ -336,6 +378,13 @@ class Play:
     def get_view(self) -> TurnView:
         """The turn under way."""
         return self._views[-1]
+
+    def has_view(self) -> bool:
+        return bool(self._views)
+
+    def get_jobs_on_transceiver(self) -> frozenset[str]:
+        jobs = [self.site.slurm.list_jobs(node) for node in self.others.get_on_transceiver()]
+        return frozenset(job.job_id for found in jobs for job in found)
 
     def has_work(self) -> bool:
         """A run is unfinished or looks once more."""
@@ -356,6 +405,7 @@ class Play:
             before_runs_begin(self._pause_before_run),
             checks_undisturbed(self._undisturbed),
             before_commands_start(lambda: self._check(invariants.OF_COMMANDS)),
+            reserve.around_swaps(self._check_spare_in, self._check_spare_out),
         ):
             self._play()
 
@@ -364,7 +414,16 @@ class Play:
             # A person has taken a node out long before, as at most sites on most days.
             self.people.drain(self.luck.choice(self.site.names[:2]))
             self._beat()
+        if self.luck.random() < _ARMED_BEFORE:
+            self.armers.begin_with_few()
+        if self._barring.random() < _SPARE_IS_BARRED:
+            for spare in self.reserve.list_spares():
+                self.people.bar(spare, self._barring)
+        if self._aim is not None and self._aim.step == "wait_for_neighbours":
+            self.others.start_job(self.luck.choice(self.others.get_on_transceiver()))
         self._do(self._aim.get_first_fault() if self._aim is not None else "lose")
+        if self._aim is not None and self._aim.step == "swap_hot_spare":
+            self.people.call_vendor()
         begins_by = self.site.now + _BEGIN_WITHIN
         while self.site.now < self._ends_at:
             self._is_open = self._is_open or self.site.now >= begins_by
@@ -443,6 +502,8 @@ class Play:
             mode = record.get_mode(row.runbook)
             self.site.set_mode(mode, row.runbook)
             self.note("bob", f"sets {row.runbook} to {mode} again")
+        if record.armings:
+            self.armers.set_again()
         for node, boots in list(record.awaited_boots.items()):
             if self.site.nodes.nodes[node].boots > boots:
                 del record.awaited_boots[node]
@@ -495,6 +556,10 @@ class Play:
             ill=frozenset(filter(self.is_ill, self.site.names)),
             changes=record.changes,
             is_breaker_open=Breaker.objects.filter(closed_at=None).exists(),
+            begun_at=self.site.now,
+            in_partition=self.reserve.get_in_partition(),
+            aside=self.reserve.get_aside(),
+            busy=self.get_jobs_on_transceiver(),
         )
         self._views.append(view)
         self._is_open = self._is_open or name == self.habits.begins_at
@@ -506,6 +571,9 @@ class Play:
             self.note(f"worker {len(self._views)}", "dies")
         finally:
             self._views.pop()
+        run.refresh_from_db()
+        for check in invariants.OF_TURNS:
+            check(self, view, run)
         with self._others_may_act():
             services.start_after(run.pk, now=self.site.now, world=self.site.world)
 
@@ -702,6 +770,17 @@ class Play:
             for check in invariants.OF_ACTS:
                 check(self, done)
         self.record.acts.append(done)
+
+    def _check_spare_in(self, spare: str) -> None:
+        self.note("Kintsugi", f"brings the spare {spare} in for {self.get_view().node}")
+        for check in invariants.OF_SPARES_IN:
+            check(self, spare)
+
+    def _check_spare_out(self, spare: str) -> None:
+        if self.has_view():
+            self.note("Kintsugi", f"takes the spare {spare} out")
+            invariants.no_spare_is_moved_whose_root_refuses(self, spare)
+        invariants.a_spare_is_taken_back_by_whom_it_serves(self, spare)
 
     def _may_race(self, verb: str, node: str) -> bool:
         """A person drains between the client's look and its command, where accounts can tell of it

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from runbooks.models import Mode
 from runbooks.slurm.protocol import NodeState
+from tests.simulation.armings import ACTING, Terms, list_modes
 
 _FAILING = frozenset({"FAIL", "FAILING"})
 _OUT = _FAILING | {"DRAIN", "DOWN", "ERROR", "NOT_RESPONDING"}
@@ -41,8 +42,9 @@ class Word:
 
 @dataclass(frozen=True)
 class TurnView:
-    """What stood when a worker began its turn. `step`: which it takes; `fence`: that of its lease; `changes`: how often
-    people had changed what is allowed."""
+    """What stood when a worker began its turn. `step`: which it takes; `fence`: that of its lease;
+    `changes`: how often people had changed what is allowed; `in_partition`: nodes that jobs may
+    have; `aside`: those in quarantine; `busy`: jobs on nodes that share a transceiver."""
 
     run_id: int
     runbook: str
@@ -57,6 +59,10 @@ class TurnView:
     ill: frozenset[str]
     changes: int
     is_breaker_open: bool
+    begun_at: datetime
+    in_partition: frozenset[str]
+    aside: frozenset[str]
+    busy: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Record:
     `own_modes`: of runbooks that people have set alone since they set all of them to `mode`.
     `stops`: which of switch and file stop everything; `keeps_out`: which of them have nothing given
     back. `granted`: runs that a person let act; `approvers`: who approved that
-    step of a run; `refusing`: nodes whose root refuses; `restarted_at`: when slurmctld last began;
+    step of a run; `stand_ins`: for which node a spare stands in; `refusing`: nodes whose root refuses; `restarted_at`: when slurmctld last began;
     `attempted_at`: by run, when its step was last about to act."""
 
     words: dict[str, Word] = field(default_factory=dict)
@@ -101,9 +107,11 @@ class Record:
     keeps_out: set[str] = field(default_factory=set)
     mode: Mode = Mode.ARMED
     own_modes: dict[str, Mode] = field(default_factory=dict)
+    armings: list[Terms] = field(default_factory=list)
     granted: set[int] = field(default_factory=set)
     approvers: dict[tuple[int, str], set[str]] = field(default_factory=dict)
     decommissioned: set[str] = field(default_factory=set)
+    stand_ins: dict[str, str] = field(default_factory=dict)
     paused: set[int] = field(default_factory=set)
     refusing: set[str] = field(default_factory=set)
     restarted_at: datetime | None = None
@@ -125,13 +133,24 @@ class Record:
     def is_stopped(self) -> bool:
         return bool(self.stops)
 
-    @property
-    def may_act(self) -> bool:
-        """Every runbook may."""
-        return {self.mode, *self.own_modes.values()} <= {Mode.ARMED, Mode.APPROVAL}
+    def may_act(self, at: datetime) -> bool:
+        """Every runbook may, everywhere."""
+        lent = {terms.mode for terms in self.armings if terms.is_in_force(at)}
+        return {self.mode, *self.own_modes.values(), *lent} <= set(ACTING)
 
     def get_mode(self, runbook: str) -> Mode:
+        """Its own."""
         return self.own_modes.get(runbook, self.mode)
+
+    def list_modes(self, act: Act) -> set[Mode]:
+        """How far the runbook of its run might go there when the turn began or the act was made."""
+        view = act.view
+        assert view is not None
+        own, found = self.get_mode(view.runbook), set()
+        for at in (view.begun_at, act.at):
+            covering = [terms for terms in self.armings if terms.covers(view.runbook, act.node, at)]
+            found |= list_modes(own, covering)
+        return found
 
     def get_word(self, node: str) -> Word | None:
         return self.words.get(node)

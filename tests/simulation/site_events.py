@@ -11,7 +11,7 @@ from detectors.faults import EventKind, FaultEvent, Recovery, event_id, to_wire
 from detectors.provenance import Forger, Provenance, Transport
 from fixtures.cluster.facets.host import HostFacet
 from fixtures.cluster.facets.services import ServicesFacet
-from incidents.models import Fault
+from incidents.models import Cable, Fault, Module, Port, Switch
 from incidents.people.drain_requests import (
     FAULT_TYPE,
     DrainRequest,
@@ -29,6 +29,7 @@ POLL = Provenance("gn001", Transport.SSH, forger=Forger.ROOT)
 CHECK = Provenance("nhc", Transport.HTTP, authenticated_as="nhc", forger=Forger.ROOT)
 SERVICE, SERVICE_DOWN = "nvidia-fabricmanager", "node.service.down"
 LOST, DEGRADED, LINK = "gpu.xid.79", "gpu.ecc.uncorrectable", "gpu.xid.74"
+DIM = "nic.transceiver.rx_power_low"
 # From 23.02 on slurmctld writes it over the reason of a drained node that registers so.
 FEWER_GPUS = "gres/gpu count reported lower than configured (7 < 8)"
 
@@ -65,6 +66,7 @@ class Site:
             "board": self.fail_board,
             "service": self.stop_service,
             "request": self.request_drain,
+            "transceiver": self.dim_transceiver,
         }
 
     def lose_gpu(self) -> None:
@@ -108,6 +110,29 @@ class Site:
         play.record.sick.add(node)
         play.note("node", f"{SERVICE} of {node} is down")
         self.tell(SERVICE_DOWN, resources.node(node), POLL, source="poll")
+
+    def get_on_transceiver(self) -> list[str]:
+        """The nodes that share one."""
+        return self.play.site.names[:2]
+
+    def wire_transceiver(self) -> None:
+        """One module of a leaf switch carries a NIC of each."""
+        switch = Switch.objects.create(name="leaf-01", role="leaf")
+        module = Module.objects.create(switch=switch, name="1")
+        for number, node in enumerate(self.get_on_transceiver()):
+            port = Port.objects.create(switch=switch, name=f"Ethernet{number}", module=module)
+            Cable.objects.create(a=f"node/{node}/nic/mlx5_0", b=port.resource)
+
+    def dim_transceiver(self) -> None:
+        """A poll sees too little light, of which no node goes out of service; the next such act sees
+        enough."""
+        play = self.play
+        node = play.dice.choice(self.get_on_transceiver())
+        nic = f"node/{node}/nic/mlx5_0"
+        is_dim = Fault.objects.active().filter(fault_type=DIM, resource=nic).exists()
+        kind = EventKind.CLEARED if is_dim else EventKind.RAISED
+        play.note("poll", f"sees {'enough' if is_dim else 'too little'} light at {nic}")
+        self.tell(DIM, nic, POLL, source="poll", kind=kind)
 
     def request_drain(self) -> None:
         """A check of the site asks for a node; the next such act takes that back."""
@@ -221,9 +246,10 @@ class Site:
             self.play.note("receiver", "delivers the last event again")
             self.play.ingest([self.play.last_wire])
 
-    def start_job(self) -> None:
-        play, node = self.play, self.play.choose_node()
-        if play.look(node).is_out or play.site.slurm.list_jobs(node):
+    def start_job(self, node: str = "") -> None:
+        play, node = self.play, node or self.play.choose_node()
+        is_taken = play.site.slurm.list_jobs(node) or play.reserve.is_free(node)
+        if play.look(node).is_out or is_taken:
             return
         self._jobs += 1
         play.site.slurm.add_job(str(1000 + self._jobs), nodes=[node])
@@ -238,7 +264,7 @@ class Site:
     def queue_job(self) -> None:
         """Often one that needs all that serve: the next node that goes out keeps it waiting."""
         play = self.play
-        serving = len(play.site.names) - len(play.get_out())
+        serving = len(play.reserve.get_in_partition() - play.get_out())
         needed = play.dice.randrange(len(play.site.names) + 1)
         play.record.needed = play.dice.choice((serving, needed))
         play.site.slurm.add_waiting_job("17", nodes=play.record.needed, partitions=["gpu"])
