@@ -186,6 +186,10 @@ def _leave(held: HeldDrain, *, world: World, actor: str, clock: _Clock) -> Left:
     ctx = contexts.build_context(run, state, now, now=now, world=world)
     if drains.get_owner(ctx) is not Owner.THIS_INCIDENT:
         return _tell_changed(run, state, actor=actor, now=clock())
+    # The run may have ended before the accounts were read for its own drain.
+    restored = _put_back_person(ctx, world=world, clock=clock)
+    if restored:
+        return _tell_restored(run, restored, actor=actor, now=clock())
     if held.gives_back:
         drains.resume_node(ctx)
     else:
@@ -198,9 +202,13 @@ def _finish(
 ) -> Left:
     restored = _put_back_person(ctx, world=world, clock=clock)
     if restored:
-        ask = f"See whether {run.place} is to stay out: somebody had drained it."
-        return _tell(run, restored, ask=ask, actor=actor, now=clock())
+        return _tell_restored(run, restored, actor=actor, now=clock())
     return _tell_done(run, plan, actor=actor, now=clock())
+
+
+def _tell_restored(run: Run, restored: str, *, actor: str, now: datetime) -> Left:
+    ask = f"See whether {run.place} is to stay out: somebody had drained it."
+    return _tell(run, restored, ask=ask, actor=actor, now=now)
 
 
 def _store_plan(run: Run, plan: dict[str, str], *, now: datetime) -> bool:

@@ -17,9 +17,11 @@ from fixtures.memory_slurm_commands import CommandShell
 from incidents.inventory import node_tokens
 from incidents.models import Node
 from kintsugi.clients import wiring
+from runbooks.engine import turn
 from runbooks.models import AuditEntry, Run, RunState, StopSwitch
+from runbooks.node import overwritten
 from runbooks.node import traces as node_traces
-from runbooks.people import leaving
+from runbooks.people import ended_runs, leaving
 from runbooks.people.leaving import Left
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import NodeState
@@ -181,6 +183,47 @@ def test_a_person_in_the_moment_of_the_act_gets_their_words_back(word: str) -> N
     assert state_of(site).is_draining
     assert state_of(site).reason.startswith(THEIRS)
     assert told(run) == [left.text]
+
+
+def overwrite_person() -> tuple[Site, Run]:
+    """A run that has just drained gn001 over what bob wrote in that moment."""
+    site = Site(nodes=3)
+    site.slurm.keeps_accounts = True
+
+    def person() -> None:
+        site.now += timedelta(seconds=2)
+        site.slurm.human_drain(NODE, THEIRS)
+        site.now += timedelta(seconds=2)
+
+    world = by_commands(site, Meanwhile(site, "State=DRAIN", person))
+    run = site.begin(site.lose_gpu())
+    while not state_of(site).reason.startswith("kintsugi:"):
+        turn.advance(run.pk, now=site.now, world=world)
+    assert overwritten.is_unchecked(Run.objects.get(pk=run.pk).facts)
+    return site, run
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("give_back", [(), (NODE,)])
+def test_a_person_whose_words_the_run_itself_wrote_over_just_before_gets_them_back(
+    give_back: tuple[str, ...],
+) -> None:
+    site, run = overwrite_person()
+    [left] = leave(site, *give_back)
+    assert "their drain and their words are put back" in left.text
+    assert state_of(site).is_draining
+    assert state_of(site).reason.startswith(THEIRS)
+    assert told(run) == [left.text]
+
+
+@pytest.mark.django_db
+def test_the_words_are_put_back_also_after_a_run_that_was_ended_for_a_node_that_goes() -> None:
+    site, run = overwrite_person()
+    run.refresh_from_db()
+    assert ended_runs.withdraw(run, act="x", reason="x", ask="x", actor="ada", now=site.now)
+    site.now += timedelta(seconds=2)
+    site.advance(run)
+    assert state_of(site).reason.startswith(THEIRS)
 
 
 @pytest.mark.django_db
