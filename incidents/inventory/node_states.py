@@ -174,6 +174,14 @@ def get_serving_since(node: str, *, after: datetime) -> datetime | None:
     return since
 
 
+def is_seen_serving(node: str, *, after: datetime) -> bool:
+    """Whether the last look, where it began after that, shows Slurm giving this node jobs."""
+    looked_at = get_freshness().answered_at
+    if looked_at is None or looked_at <= after:
+        return False
+    return NodeInterval.objects.current().filter(node=node, is_serving=True).exists()
+
+
 def load_states() -> dict[str, NodeState]:
     """The picture as Slurm's values, without what it does not hold: partitions and addresses."""
     return {row.node: _build_state(row) for row in NodeInterval.objects.current()}

@@ -143,7 +143,7 @@ def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
     freed = 0
     for approval in _get_asked().select_related("run__incident", "run__node").order_by("run_id"):
         run = approval.run
-        if _is_resumed(run):
+        if _is_resumed(approval):
             text = f"Run {run.pk} asks for no leave any more: {run.place} takes jobs again."
             _withdraw_approval(approval, text, now)
             continue
@@ -161,13 +161,13 @@ def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
             freed += 1
 
 
-def _is_resumed(run: Run) -> bool:
-    """Whether the looks at Slurm's nodes show the one that the run has drained in service since."""
-    drained_at = run.facts.get("held_at") or run.facts.get("drained_at")
-    if run.node is None or drained_at is None:
+def _is_resumed(approval: Approval) -> bool:
+    """Whether a look at Slurm's nodes that began after the question shows the node in service that
+    the run has drained. Between two looks it may have been drained and resumed."""
+    run = approval.run
+    if run.node is None or "drained_at" not in run.facts:
         return False
-    after = datetime.fromisoformat(drained_at)
-    return node_states.get_serving_since(run.node.name, after=after) is not None
+    return node_states.is_seen_serving(run.node.name, after=approval.asked_at)
 
 
 def _withdraw_approval(approval: Approval, text: str, now: datetime) -> bool:

@@ -219,6 +219,27 @@ def test_a_question_about_a_node_that_people_have_resumed_is_taken_back_and_the_
 
 
 @pytest.mark.django_db
+def test_the_same_where_no_look_came_between_the_drain_and_the_resume() -> None:
+    site = Site(nodes=5)
+    look(site)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.set_mode(Mode.APPROVAL)
+    run = site.advance(run)
+    assert run.state == RunState.AWAITING_APPROVAL
+    site.slurm.human_resume("gn001")
+    site.start()
+    run.refresh_from_db()
+    assert run.state == RunState.AWAITING_APPROVAL, "no look came since"
+    site.now += timedelta(seconds=5)
+    look(site)
+    site.start()
+    run.refresh_from_db()
+    assert run.state == RunState.RUNNING
+
+
+@pytest.mark.django_db
 def test_a_question_that_nobody_has_to_answer_any_more_is_taken_back_one_for_each_node_that_came_back() -> (
     None
 ):
