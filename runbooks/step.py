@@ -303,14 +303,14 @@ class Step(Protocol):
 
     `act` is what the guards are asked for, None for a step they need not be asked for. `settles_in`
     is how long an attempt of unknown outcome is watched before it is taken not to have happened.
-    `needs_hold`: the node must still be drained by us; of a step without an `act` that does not
-    need it, where the run has drained the node. `recovery`: the rung of the ladder that this
-    step is; when the run succeeds, what the incident was cured by. `parameters`: what a runbook may
-    give it. `needs_approval`: a person approves it each time. `needs_node`: it looks at or acts on
-    a node of Slurm; a runbook of steps that do not can be about a switch as well. `finishes`: what
-    it has begun is finished before the run may be withdrawn, such as giving power back.
-    `touches_node`: it does something on the node though the guards need not be asked: like what has
-    an `act`, it is not begun while people work there.
+    `needs_hold`: the node must still be drained by us; of a step without an `act`, or a swap, that
+    does not need it, while the run has drained the node. `recovery`: the rung of the ladder that
+    this step is; when the run succeeds, what the incident was cured by. `parameters`: what a
+    runbook may give it. `needs_approval`: a person approves it each time. `needs_node`: it looks at
+    or acts on a node of Slurm; a runbook of steps that do not can be about a switch as well.
+    `finishes`: what it has begun is finished before the run may be withdrawn, such as giving power
+    back. `touches_node`: it does something on the node though the guards need not be asked: like
+    what has an `act`, it is not begun while people work there.
     """
 
     name: ClassVar[str]

@@ -364,9 +364,10 @@ def _is_settled(turn: RunTurn, ctx: Context) -> bool:
 
 
 def _must_be_held(step: Step, run: Run) -> bool:
-    """Whether the node must still be drained by us: while it is only watched, where the run has
-    drained it."""
-    return step.needs_hold or (step.act is None and "drained_at" in run.facts)
+    """Whether the node must still be drained by us: while it is only watched, or a spare is put in
+    its place, where the run has drained it and not given it back."""
+    is_ours = "drained_at" in run.facts and GIVEN_BACK_AT not in run.facts
+    return step.needs_hold or (is_ours and step.act in (None, Act.SWAP_SPARE))
 
 
 def _is_forgotten_by_slurm(turn: RunTurn, ctx: Context) -> bool:

@@ -15,7 +15,7 @@ from incidents.vocabulary.vendor_states import Move
 from runbooks import spare_swaps
 from runbooks.engine import turn
 from runbooks.library import library
-from runbooks.models import Run, RunState
+from runbooks.models import Run, RunState, StopSwitch
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -111,6 +111,22 @@ def test_a_node_waits_for_its_vendor_without_a_spare_where_a_site_has_none() -> 
         RunState.SUCCEEDED,
         "gn001 serves itself: no spare stands in for it.",
     )
+
+
+def test_a_run_that_waits_with_its_swap_ends_where_a_person_has_resumed_its_node() -> None:
+    site = Site(nodes=3)
+    spare = a_spare(site)
+    run = site.play(a_run(site), until=lambda run: run.step == 1)
+    StopSwitch.objects.create(reason="power works", engaged_by="alice", engaged_at=site.now)
+    run = site.advance(run)
+    assert "The stop switch is engaged" in run.waiting_for
+    site.slurm.human_resume("gn001")
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert "was resumed by someone else" in run.outcome
+    spare.refresh_from_db()
+    assert (serves(site), spare.state) == (False, Spare.State.READY)
 
 
 def test_a_run_goes_on_where_no_spare_stands_ready() -> None:
