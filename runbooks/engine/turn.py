@@ -313,7 +313,7 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
 
 def _check_paused_run(run: Run, *, now: datetime, world: World) -> None:
     if run.node is None:
-        lease.release(run, wake_at=None)
+        lease.release_paused(run, wake_at=None)
         return
     state = world.slurm.read_nodes((run.place,))[run.place]
     withdraw.check_paused_run(run, contexts.build_context(run, state, None, now=now, world=world))

@@ -182,7 +182,7 @@ def check_paused_run(run: Run, ctx: Context) -> None:
     if isinstance(hold, TakenOver) and hold.is_resumed and is_queued:
         result.take_over(turn, hold, left=drains.withdraw_own_reboot(ctx))
         return
-    lease.release(run, wake_at=ctx.now + _WHILE_QUEUED if is_queued else None)
+    lease.release_paused(run, wake_at=ctx.now + _WHILE_QUEUED if is_queued else None)
 
 
 def _find_failed_test(run: Run) -> int | None:

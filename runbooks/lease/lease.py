@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Case, DateTimeField, Exists, F, OuterRef, Q, QuerySet, Value, When
 
 from incidents.db.prepared import Given, Moment, Prepared
 from incidents.vocabulary.lifecycle import CLOSED, State
@@ -137,3 +137,12 @@ def _filter_leased(run: Run) -> QuerySet[Run]:
 def release(run: Run, *, wake_at: datetime | None, **values: Any) -> None:
     """Stores values and ends the lease; the run is due again at `wake_at`. Raises LateWorker."""
     update(run, leased_until=None, wake_at=wake_at, facts=run.facts, **values)
+
+
+def release_paused(run: Run, *, wake_at: datetime | None) -> None:
+    """As `release`, after a look at a paused run. One that a person has let go on since then is due
+    when they have said. Raises LateWorker."""
+    looked_at_again = Value(wake_at, output_field=DateTimeField())
+    due_at = Case(When(state=RunState.PAUSED, then=looked_at_again), default=F("wake_at"))
+    if _filter_leased(run).update(leased_until=None, facts=run.facts, wake_at=due_at) != 1:
+        raise LateWorker(f"run {run.pk}, fence {run.fence}")

@@ -13,7 +13,7 @@ from incidents import services as incidents
 from incidents.polling import poll_pauses
 from incidents.vocabulary.lifecycle import State
 from runbooks import services
-from runbooks.engine import approvals
+from runbooks.engine import approvals, turn
 from runbooks.models import Mode, Run, RunbookMode, RunState, StopSwitch
 from runbooks.steps.pause_pollers import get_holder
 from tests.runbooks.site import Site
@@ -62,6 +62,23 @@ def test_paused_run_stands_still_until_it_is_resumed() -> None:
     assert services.get_due_runs(site.now + timedelta(days=1)) == []
     assert [act[0] for act in site.slurm.journal] == ["drain"]
     services.resume(run.pk, actor="alice", now=site.now)
+    assert site.play(run).state == RunState.SUCCEEDED
+
+
+def test_a_run_that_is_let_go_on_while_it_is_looked_at_goes_on() -> None:
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+    site.advance(run)
+    services.pause(run.pk, actor="alice", now=site.now)
+    looked_at = []
+
+    def let_go_on(point: str) -> None:
+        looked_at.append(point)
+        services.resume(run.pk, actor="alice", now=site.now)
+
+    turn.advance(run.pk, now=site.now, world=site.world, at=let_go_on)
+    assert looked_at == ["leased"]
+    assert services.get_due_runs(site.now) == [run.pk]
     assert site.play(run).state == RunState.SUCCEEDED
 
 
