@@ -13,17 +13,14 @@ from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks.engine import audit
 from runbooks.models import Run, RunState
-from runbooks.node import overwritten
 from runbooks.steps.pause_pollers import get_holder
 
 
 def withdraw(run: Run, *, act: str, reason: str, ask: str, actor: str, now: datetime) -> bool:
-    """False when it ended meanwhile. Whether its last act has written over a person's words is
-    looked at all the same. `act` is its word in the audit log; `ask` is what a person is
+    """False when it ended meanwhile. `act` is its word in the audit log; `ask` is what a person is
     asked about a node that it had drained."""
     text = f"Run {run.pk} on {run.place} is withdrawn. {reason}"
     needs_human = ask if "drained_at" in run.facts else ""
-    is_unchecked = overwritten.is_unchecked(run.facts)
     with transaction.atomic():
         live = Run.objects.unfinished().filter(pk=run.pk, fence=run.fence)
         ended = live.update(
@@ -31,7 +28,7 @@ def withdraw(run: Run, *, act: str, reason: str, ask: str, actor: str, now: date
             outcome=reason,
             waiting_for="",
             finished_at=now,
-            wake_at=now + overwritten.LOOK_AGAIN if is_unchecked else None,
+            wake_at=None,
             leased_until=None,
             fence=F("fence") + 1,
         )

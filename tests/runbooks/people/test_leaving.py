@@ -21,7 +21,7 @@ from runbooks.engine import turn
 from runbooks.models import AuditEntry, Run, RunState, StopSwitch
 from runbooks.node import overwritten
 from runbooks.node import traces as node_traces
-from runbooks.people import ended_runs, leaving
+from runbooks.people import leaving
 from runbooks.people.leaving import Left
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import NodeState
@@ -214,16 +214,6 @@ def test_a_person_whose_words_the_run_itself_wrote_over_just_before_gets_them_ba
     assert state_of(site).is_draining
     assert state_of(site).reason.startswith(THEIRS)
     assert told(run) == [left.text]
-
-
-@pytest.mark.django_db
-def test_the_words_are_put_back_also_after_a_run_that_was_ended_for_a_node_that_goes() -> None:
-    site, run = overwrite_person()
-    run.refresh_from_db()
-    assert ended_runs.withdraw(run, act="x", reason="x", ask="x", actor="ada", now=site.now)
-    site.now += timedelta(seconds=2)
-    site.advance(run)
-    assert state_of(site).reason.startswith(THEIRS)
 
 
 @pytest.mark.django_db
