@@ -31,7 +31,12 @@ def get_running_jobs(
     running = list_running(names, slurm)
     if running is None:
         return None
-    return {name: frozenset(job.job_id for job in jobs) for name, jobs in running.items()}
+    return {name: get_job_ids(jobs) for name, jobs in running.items()}
+
+
+def get_job_ids(jobs: Iterable[SlurmJob]) -> frozenset[str]:
+    """Their ids."""
+    return frozenset(job.job_id for job in jobs)
 
 
 def find_last_end(jobs: Iterable[SlurmJob]) -> datetime | None:

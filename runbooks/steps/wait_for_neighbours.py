@@ -58,9 +58,12 @@ class WaitForNeighbours(Base):
 
 def _format_jobs(running: Mapping[str, Sequence[SlurmJob]]) -> str:
     """Some jobs of each node that runs any; empty where none does."""
-    numbers = {name: sorted(job.job_id for job in jobs)[:_NAMED] for name, jobs in running.items()}
-    busy = {name: found for name, found in sorted(numbers.items()) if found}
-    return "; ".join(f"{name}: {', '.join(found)}" for name, found in busy.items())
+    busy = []
+    for name, jobs in sorted(running.items()):
+        ids = sorted(running_jobs.get_job_ids(jobs))[:_NAMED]
+        if ids:
+            busy.append(f"{name}: {', '.join(ids)}")
+    return "; ".join(busy)
 
 
 def _format_advice(
