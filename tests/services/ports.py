@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tests.services.patience import deadline_in
 
+# Below those that Linux gives to connections as they are made (net.ipv4.ip_local_port_range, 32768
+# to 60999): none of these takes a port before its server has come up and bound it.
+_PORTS = range(16_384, 32_768)
+# Each worker of a test run has ports of its own: that of a server that is still starting is given
+# to no other worker's server.
+_WORKERS = 8
+
+
+def list_own_ports(worker: str) -> range:
+    """Those of one worker, by its name (`gw1`; empty: not distributed)."""
+    size = len(_PORTS) // _WORKERS
+    first = int(worker.removeprefix("gw") or 0) % _WORKERS * size
+    return _PORTS[first : first + size]
+
+
+def _walk_own_ports() -> Iterator[int]:
+    """Round and round, so that none comes again soon. From a random one on: two runs side by side
+    rarely meet."""
+    own = list_own_ports(os.environ.get("PYTEST_XDIST_WORKER", ""))
+    start = random.SystemRandom().randrange(len(own))
+    return itertools.cycle([*own[start:], *own[:start]])
+
+
+_candidates = _walk_own_ports()
+
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port nobody listens on now. Taken at random, so two runs side by side rarely meet."""
+    """A port nobody listens on now, and that no other test of this run is given."""
+    for port in itertools.islice(_candidates, len(_PORTS)):
+        if is_free(port, kind):
+            return port
+    raise AssertionError(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free")
+
+
+def is_free(port: int, kind: socket.SocketKind) -> bool:
+    """Whether nothing is bound to it."""
     with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def wait_until(condition: Callable[[], object], *, within_s: float, what: str) -> None:

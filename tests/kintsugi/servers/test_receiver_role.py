@@ -33,14 +33,17 @@ UNREAD = b"<4>Jan 12 03:04:05 gn042 kernel: quux0: firmware gave no response\n"
 
 @pytest.fixture
 def role_url() -> Iterator[str]:
-    """The test's own database, as the role that the shipped SQL makes."""
-    with connection.cursor() as cursor:
-        cursor.execute((DEPLOY / "postgresql" / "receiver.sql").read_text())
+    """The test's own database, as the role that the shipped SQL makes. A role is the server's, and
+    other workers have databases on it: here it carries the database's name."""
     database = connection.settings_dict
-    yield f"postgresql://{ROLE}@{database['HOST']}:{database['PORT']}/{database['NAME']}"
+    role = f"{ROLE}_{database['NAME']}"
+    shipped = (DEPLOY / "postgresql" / "receiver.sql").read_text()
     with connection.cursor() as cursor:
-        cursor.execute(f"DROP OWNED BY {ROLE}")
-        cursor.execute(f"DROP ROLE {ROLE}")
+        cursor.execute(shipped.replace(ROLE, role))
+    yield f"postgresql://{role}@{database['HOST']}:{database['PORT']}/{database['NAME']}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP OWNED BY {role}")
+        cursor.execute(f"DROP ROLE {role}")
 
 
 @pytest.fixture
@@ -63,6 +66,7 @@ def port(role_url: str, tmp_path: Path) -> Iterator[int]:
         )
     try:
         wait_until(lambda: listens(port), within_s=60, what="the receiver")
+        assert receiver.poll() is None, journal.read_text()
         yield port
     finally:
         stop(receiver, how=signal.SIGTERM, within_s=patient(30))
