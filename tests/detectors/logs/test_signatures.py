@@ -432,6 +432,18 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "mpt3sas_cm7: performance mode: iops with coalescing timeout: 0x7",
         "megaraid_sas 0000:5e:00.0: FW provided TM TaskAbort/Reset timeout\t: 7 secs/7 secs",
         "EDAC MC: If you find incorrect reports, please contact your hardware vendor",
+        "WARNING: Spectre v2 mitigation leaves CPU vulnerable to RETBleed attacks, data leaks possible!",
+        "WARNING: You are running an unsupported configuration",
+        "clocksource: Long readout interval, skipping watchdog check: cs_nsec: 7 wd_nsec: 7",
+        "tsc: Marking TSC unstable due to clocksource=hpet",
+        "INFO: NMI handler (perf_event_nmi_handler) took too long to run: 7.777 msecs",
+        "CPU: 7 PID: 77 Comm: mover Tainted: P           OE     5.15.0-77-generic #77",
+        "Disabling lock debugging due to kernel taint",
+        "---[ end trace 0000000000000000 ]---",
+        "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.77.07  Release Build  (builder@host)",
+        "NVRM: Persistence mode is deprecated and will be removed in a future release. Please use nvidia-persistenced instead.",
+        "amdgpu 0000:c7:00.0: amdgpu: GPU reset(7) succeeded!",
+        "WARNING: CPU: 7 PID: 0 at net/sched/sch_generic.c:477 dev_watchdog+0x277/0x280",
     ],
 )
 def test_a_drivers_everyday_line_is_benign(text):
@@ -514,6 +526,14 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "systemd[1]: munge.service: State 'stop-sigterm' timed out. Killing.",
         "systemd-udevd[77]: nvidia: Process '/usr/bin/logger nvidia' failed with exit code 7.",
         "singularity[77]: WARNING: container creation failed before, trying again",
+        "systemd[1]: Started User Login Management.",
+        "systemd[1]: Failed to start Network Manager Wait Online.",
+        "systemd-coredump[77]: Process 777 (python3) of user 1077 dumped core.",
+        "nhc[77]: Node Health Check starting.",
+        "nhc: SUCCESS:  nhc:  Health check passed:  check_gpu_count: Expected 8 and found 8",
+        'prolog[77]: CUDA error at matmul.cu:77 code=2(cudaErrorMemoryAllocation) "cudaMalloc(&d, 7)"',
+        "prolog[77]: cudaGetDeviceCount returned 0",
+        "prolog[77]: RuntimeError: CUDA error: device-side assert triggered",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
