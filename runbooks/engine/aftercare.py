@@ -1,9 +1,12 @@
-"""Once a run has given its node back and ended: whether slurmctld has kept that. What it has
-forgotten is done again.
+"""Once a run has ended: whether slurmctld has kept that its node was given back, and whether a node
+that it left drained for another incident is still needed there.
 
 A slurmctld that dies within seconds of a resume comes back without it: the node stands drained with
 our reason, and no run is there to see it. So each run that gave its node back looks once more, when
-that has been kept or lost.
+that has been kept or lost. What slurmctld has forgotten is done again.
+
+The run of the other incident takes a drain over that was left for it. Where none comes, since the
+fault has gone or no runbook may act, a healthy node would stand drained and nobody would be asked.
 """
 
 from __future__ import annotations
@@ -15,18 +18,20 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from incidents.maintenance import active_windows
+from incidents.models import Incident
 from incidents.reserve import lemons
 from incidents.state import transitions
 from incidents.vocabulary.lifecycle import CLOSED, State
-from runbooks.engine import audit, result, start
+from runbooks.engine import audit, keep_drained, result, start, withdraw
 from runbooks.engine.result import RunTurn
 from runbooks.errors import WorldError, WorldRefusal
 from runbooks.fleet import fleet
-from runbooks.lease import lease
+from runbooks.lease import lease, withdrawal_reasons
 from runbooks.models import Run, StepRun
 from runbooks.node import drains, return_to_service
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import node_states
+from runbooks.slurm.ownership import Dropped, Held
 from runbooks.step import Context, Failed, Wait, format_iso
 from runbooks.steps.resume import Resume
 
@@ -35,6 +40,9 @@ _LOOK_AGAIN_SOON = timedelta(seconds=5)
 # A Slurm that forgets it so often has not died once in a bad moment: a person looks. Our choice.
 _MOST = 3
 _TIMES = "resumed_again"
+# A run that has begun on a node which was left for it may wait for hours, and so may a person's
+# question (our choice).
+_LOOK_AT_LEFT = timedelta(minutes=5)
 
 
 def check_return(turn: RunTurn, ctx: Context, *, at: Callable[[str], None]) -> None:
@@ -157,3 +165,55 @@ def _record(turn: RunTurn, text: str, needs_human: str | None) -> None:
 
 def _format_forgotten(node: str) -> str:
     return f"slurmctld has forgotten that {node} was given back: it stood drained as before."
+
+
+def check_left_node(run: Run, ctx: Context) -> None:
+    """One look, and at most one resume. What anybody has done to the node since stands."""
+    hold = drains.evaluate_hold(ctx)
+    if not isinstance(hold, Held):
+        if not isinstance(hold, Dropped):
+            del run.facts[drains.LEFT_FOR]
+        keep_drained.check_drain(run, ctx)
+        return
+    if Run.objects.unfinished().filter(node=run.node).exists():  # it takes the drain over
+        lease.release(run, wake_at=ctx.now + _LOOK_AT_LEFT)
+        return
+    calling = list(start.get_incidents_calling(run).exclude(state=State.MONITORING))
+    others = [incident for incident in calling if incident.pk != run.incident_id]
+    if any(start.finds_acting_runbook(incident, ctx.now) for incident in calling):
+        lease.release(run, wake_at=result.get_next_check_at(run, ctx.now))
+    elif others:
+        _ask_person(run, others[0], ctx.now)
+    else:
+        _settle(run, ctx)
+
+
+def _settle(run: Run, ctx: Context) -> None:
+    """Nobody needs the node any more."""
+    left = run.facts.pop(drains.LEFT_FOR)
+    reason = f"incident #{left['incident']} needs it no more"
+    verdict = withdrawal_reasons.Withdraw(reason, hands_back=left["hands_back"])
+    outcome = withdraw.settle_node(run, ctx, verdict)
+    text = f"Run {run.pk} had left {run.place} drained, and {reason}. {outcome.text}"
+    with transaction.atomic():
+        transitions.record(
+            run.incident_id,
+            kind="run_note",
+            text=text,
+            now=ctx.now,
+            needs_human=outcome.ask or None,
+        )
+        lease.release(run, wake_at=result.get_next_check_at(run, ctx.now))
+
+
+def _ask_person(run: Run, incident: Incident, now: datetime) -> None:
+    """Once, by the incident that needs the node: what stands there already asks for it too."""
+    node, left = run.place, run.facts[drains.LEFT_FOR]
+    with transaction.atomic():
+        if left.get("asked") != incident.pk and not incident.needs_human:
+            left_by = f"run {run.pk} left it for this incident"
+            text = f"{node} stays drained: {left_by}, for which no runbook may act here now."
+            ask = f"Repair {node} and resume it: scontrol update NodeName={node} State=RESUME"
+            transitions.record(incident.pk, kind="run_note", text=text, now=now, needs_human=ask)
+            run.facts[drains.LEFT_FOR] = {**left, "asked": incident.pk}
+        lease.release(run, wake_at=now + _LOOK_AT_LEFT)

@@ -50,6 +50,9 @@ TIMES_BACK = "times_back"
 # How long a node that a run holds is not looked at while a guard refuses the next act: as long as
 # while its jobs are waited for.
 _LONGEST_UNSEEN = timedelta(minutes=5)
+# When a node that was left drained for another incident is looked at: a run of that one begins
+# within a sweep (our choice: some sweeps).
+_LEFT_NODE = timedelta(minutes=1)
 _ENOUGH_BACK = "It goes on when enough nodes are back in service. "
 # Until when, where that is no time: what has one is asked again then.
 UNTIL: Mapping[Refusal, str] = {
@@ -498,6 +501,8 @@ def get_next_check_at(run: Run, now: datetime) -> datetime | None:
     wake_at = persons_resume.get_next_check_at(facts, now)
     wake_at = wake_at or return_to_service.get_next_check_at(facts)
     wake_at = wake_at or episode_facts.get_next_look_at(facts)
+    if drains.LEFT_FOR in facts:
+        wake_at = wake_at or now + _LEFT_NODE
     return wake_at or keep_drained.get_next_check_at(facts, now)
 
 

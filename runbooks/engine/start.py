@@ -34,6 +34,7 @@ from runbooks.step import World
 _WAITS_FOR_RUN = (State.OPEN, State.ACKNOWLEDGED)
 # After these a run comes again only by a person: it ended in asking one, or a person ended it.
 _FINAL = (RunState.FAILED, RunState.ABORTED, RunState.SHADOWED)
+_ACTING = (Mode.APPROVAL, Mode.ARMED)
 _AWAITING_APPROVAL = Prepared(
     lambda: Run.objects.filter(state=RunState.AWAITING_APPROVAL).values_list("pk")[:1]
 )
@@ -332,6 +333,16 @@ def build_trouble(incident: Incident, cause: Fault | None, *, is_lemon: bool = F
         is_lemon=is_lemon,
         fitness=fitness,
     )
+
+
+def finds_acting_runbook(incident: Incident, now: datetime) -> bool:
+    """Whether a run that may act, if only with a person's leave, comes for the incident by
+    itself."""
+    if is_over(incident):
+        return False
+    modes = get_modes(fleet.load_modes(library.load(), now), incident.node)
+    chosen = choose_runbook(incident, find_cause(incident), modes=modes, now=now)
+    return isinstance(chosen, Chosen) and modes[chosen.book.name] in _ACTING
 
 
 _BELIEVED_SEVERITIES = Prepared(

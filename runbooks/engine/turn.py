@@ -291,7 +291,8 @@ def _is_refused_by_node(turn: RunTurn, ctx: Context) -> bool:
 
 def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> None:
     """An ended run that has given its node back: whether Slurm has kept that. One whose node a
-    person put back: whether polls see the fault there. Any other: whether Slurm keeps the drain."""
+    person put back: whether polls see the fault there. One that has left it for another incident:
+    whether that one needs it. Any other: whether Slurm keeps the drain."""
     try:
         state = world.slurm.read_nodes((run.place,))[run.place]
         ctx = contexts.build_context(run, state, None, now=now, world=world)
@@ -305,6 +306,8 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
             persons_resume.check_fault(run, ctx)
         elif GIVEN_BACK_AT in run.facts:
             aftercare.check_return(RunTurn(run, Resume(), now), ctx, at=at)
+        elif drains.LEFT_FOR in run.facts:
+            aftercare.check_left_node(run, ctx)
         else:
             keep_drained.check_drain(run, ctx)
     except WorldError as error:

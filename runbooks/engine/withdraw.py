@@ -3,7 +3,7 @@ tells what was under way when a person ended a run, and came all the same."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -14,6 +14,7 @@ from incidents.maintenance import active_windows
 from incidents.models import Fault
 from incidents.polling.last_polls import get_last_polls
 from incidents.state import transitions
+from incidents.vocabulary.lifecycle import State
 from runbooks.engine import audit, contexts, result, start
 from runbooks.engine.result import RunTurn
 from runbooks.fleet import fleet
@@ -42,6 +43,15 @@ _WHILE_QUEUED = timedelta(seconds=30)
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
 
 
+@dataclass(frozen=True)
+class LeftNode:
+    """How a run has left its node, as a sentence, and what a person is asked; empty where
+    nothing."""
+
+    text: str
+    ask: str = ""
+
+
 def withdraw(
     run: Run, verdict: withdrawal_reasons.Withdraw, *, now: datetime, world: World, ask: str = ""
 ) -> None:
@@ -59,58 +69,60 @@ def withdraw(
     if result.restore_persons_drain(RunTurn(run, None, now), ctx):
         return
     is_ours = has_drained and isinstance(drains.evaluate_hold(ctx), Held)
-    incident = start.get_incidents_calling(run).exclude(pk=run.incident_id).first()
+    left = LeftNode(f"Nothing was left to undo on {node}.")
+    if is_ours:
+        left = settle_node(run, ctx, verdict)
+    done = Done(f"Run {run.pk} is withdrawn, because {verdict.reason}. {left.text}")
+    result.withdraw(RunTurn(run, None, now), done, ask=left.ask or ask)
+
+
+def settle_node(run: Run, ctx: Context, verdict: withdrawal_reasons.Withdraw) -> LeftNode:
+    """Hands the node, which the run holds, back where nothing speaks against it, or leaves it
+    drained for whom it may concern."""
+    node, now = run.place, ctx.now
+    resume = f"scontrol update NodeName={node} State=RESUME"
+    is_back = verdict.hands_back and not has_tried(run)
+    # Of one whose faults have cleared nobody begins a run.
+    calling = start.get_incidents_calling(run).exclude(state=State.MONITORING)
+    incident = calling.exclude(pk=run.incident_id).first()
+    if incident is not None:
+        run.facts[drains.LEFT_FOR] = {"incident": incident.pk, "hands_back": verdict.hands_back}
+        return LeftNode(f"{node} stays drained for incident #{incident.pk}.")
     ill = format_polled_fault(node)
+    if ill:
+        ask = f"Look at {node}: {ill}. Resume it when it is well: {resume}"
+        return LeftNode(f"{node} stays drained: {ill}.", ask)
     maintenance = active_windows.get_maintained(now).get(node, "")
+    if maintenance:
+        return LeftNode(f"{maintenance}: it stays drained. Resume it afterwards: {resume}")
     failed_test = _find_failed_test(run)
-    stopped = fleet.get_return_stop_reason(world.policy.stop_file) if is_ours else ""
-    if is_ours and incident is not None:
-        text = f"{node} stays drained for incident #{incident.pk}."
-    elif is_ours and ill:
-        text = f"{node} stays drained: {ill}."
-        ask = (
-            f"Look at {node}: {ill}. Resume it when it is well: scontrol update NodeName={node}"
-            " State=RESUME"
-        )
-    elif is_ours and maintenance:
-        text = (
-            f"{maintenance}: it stays drained. Resume it afterwards: scontrol update"
-            f" NodeName={node} State=RESUME"
-        )
-    elif is_ours and failed_test is not None:
+    if failed_test is not None:
+        found_ill = f"run {failed_test} found ill"
+        ask = f"Look at {node}, which {found_ill}. Resume it when it is well: {resume}"
         text = f"{node} stays drained: run {failed_test} tested it and found it ill."
-        ask = (
-            f"Look at {node}, which run {failed_test} found ill. Resume it when it is well:"
-            f" scontrol update NodeName={node} State=RESUME"
-        )
-    elif is_ours and verdict.hands_back and not has_tried(run) and run.facts.get("adopted_reason"):
+        return LeftNode(text, ask)
+    before = run.facts.get("adopted_reason", "")
+    if is_back and before:
         was = f"Left as it was before, because {verdict.reason}."
         audit.record_run(run, "drain", audit.Phase.BEGUN, was, now=now)
-        drains.drain_node(ctx, run.facts["adopted_reason"])
-        text = f"{node} is left as it was found, drained: {run.facts['adopted_reason']}."
-    elif is_ours and stopped:
-        text = f"{node} stays drained, since nothing is given back: {stopped}."
-        ask = f"Resume {node} when it is well: scontrol update NodeName={node} State=RESUME"
-    elif is_ours and ctx.state.is_rebooting and not has_tried(run):
+        drains.drain_node(ctx, before)
+        return LeftNode(f"{node} is left as it was found, drained: {before}.")
+    stopped = fleet.get_return_stop_reason(ctx.world.policy.stop_file)
+    if stopped:
+        ask = f"Resume {node} when it is well: {resume}"
+        return LeftNode(f"{node} stays drained, since nothing is given back: {stopped}.", ask)
+    if ctx.state.is_rebooting and not has_tried(run):
         # A resume would cancel it.
+        ask = f"Resume {node} after its reboot: {resume}"
         text = f"{node} stays drained: its reboot was asked for, and not by Kintsugi."
-        ask = f"Resume {node} after its reboot: scontrol update NodeName={node} State=RESUME"
-    elif is_ours and verdict.hands_back and not has_tried(run):
-        audit.record_run(
-            run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now
-        )
-        drains.resume_node(ctx)
-        run.facts[GIVEN_BACK_AT] = format_iso(now)
-        text = f"{node} is handed back: it takes jobs again."
-    elif is_ours:
-        text = (
-            f"{node} stays drained; resume it when it is well: scontrol update NodeName={node}"
-            " State=RESUME"
-        )
-    else:
-        text = f"Nothing was left to undo on {node}."
-    done = Done(f"Run {run.pk} is withdrawn, because {verdict.reason}. {text}")
-    result.withdraw(RunTurn(run, None, now), done, ask=ask)
+        return LeftNode(text, ask)
+    if not is_back:
+        return LeftNode(f"{node} stays drained; resume it when it is well: {resume}")
+    text = f"Handed back, because {verdict.reason}."
+    audit.record_run(run, "resume", audit.Phase.BEGUN, text, now=now)
+    drains.resume_node(ctx)
+    run.facts[GIVEN_BACK_AT] = format_iso(now)
+    return LeftNode(f"{node} is handed back: it takes jobs again.")
 
 
 def store_late_turn(run: Run, now: datetime) -> None:

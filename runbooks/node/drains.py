@@ -27,6 +27,9 @@ REBOOTED_BY_ANOTHER = "rebooted_by_another"
 ASKED_UNDER_DRAIN = "reboot_asked_under_drain"
 # The fact of a run: it has taken its request for a reboot back, and Slurm has taken that.
 REBOOT_CANCELLED = "reboot_cancelled"
+# The fact of a run: for which incident it has left its node drained, and whether the node goes back
+# into service where that one needs it no more.
+LEFT_FOR = "left_for"
 # Slurm prints when a reason was set in whole seconds.
 _WHOLE = timedelta(seconds=1)
 # The fact of a run: the person's reason under which it has said that its own reboot still stands.
