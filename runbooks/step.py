@@ -67,6 +67,7 @@ class ActiveFault:
     action: Action = Action.NONE
     is_believed: bool = False
     reporter: str = ""
+    qualifier: str = ""
 
     def __str__(self) -> str:
         return f"{self.fault_type} on {self.resource}"
@@ -129,6 +130,24 @@ class NotCured:
 
 
 @dataclass(frozen=True)
+class FollowingIncident:
+    """Another incident of the run's node, for which a run that may act begins once this one has
+    ended. `faults`: its active ones, by type, resource and qualifier."""
+
+    number: int
+    faults: frozenset[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class PassedOn:
+    """The run's own fault is cured, and the node stays drained for another incident of it, whose
+    run takes it over."""
+
+    text: str
+    incident: int
+
+
+@dataclass(frozen=True)
 class HandedOver:
     """This runbook's part is done as meant; the rest is a person's. The node stays as it is."""
 
@@ -152,7 +171,7 @@ class Refuted:
     faults: Sequence[ActiveFault]
 
 
-Result = Done | Wait | Failed | NotCured | HandedOver | Back
+Result = Done | Wait | Failed | NotCured | PassedOn | HandedOver | Back
 
 
 def _check_nothing() -> None:
@@ -259,6 +278,7 @@ class Context:
     attempted_at: datetime | None = None
     known_boot_id: str = ""
     may_adopt: Callable[[], bool] = lambda: True
+    find_following: Callable[[], Sequence[FollowingIncident]] = tuple
     find_active_faults: Callable[[], Sequence[ActiveFault]] = tuple
     find_members: Callable[[], Sequence[ActiveFault]] = tuple
     find_maintenance: Callable[[], str] = str
@@ -330,7 +350,7 @@ class Step(Protocol):
         """Look: what makes it done already, or None."""
         ...
 
-    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | None:
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | PassedOn | None:
         """Look: what stands in the way, or None. NotCured: this rung cannot be tried here, or has
         ended badly."""
         ...
@@ -364,7 +384,7 @@ class Base:
     def find_done(self, ctx: Context) -> Done | None:
         return None
 
-    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | None:
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | PassedOn | None:
         return None
 
     def carry_on(self, ctx: Context) -> Result | None:

@@ -356,6 +356,8 @@ def _format_text(incident: Incident, trigger: Trigger, note: str) -> str:
     text = _SENTENCES[trigger]
     if trigger is Trigger.MARK_DUPLICATE:
         text = f"Closed as a duplicate of incident #{incident.duplicate_of_id}."
+    if trigger is Trigger.REPAIR_SUCCEEDED and incident.restored_at is None:
+        text = "Repaired. Watching for the quiet period."
     if trigger in (Trigger.QUIET_ELAPSED, Trigger.RESOLVE):
         text = f"{text} Recovery: {incident.recovery.replace('_', ' ')}."
     return f"{text} {note.strip()}".strip()

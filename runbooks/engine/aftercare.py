@@ -194,6 +194,9 @@ def _settle(run: Run, ctx: Context) -> None:
     reason = f"incident #{left['incident']} needs it no more"
     verdict = withdrawal_reasons.Withdraw(reason, hands_back=left["hands_back"])
     outcome = withdraw.settle_node(run, ctx, verdict)
+    ask = outcome.ask
+    if not ask and withdraw.has_tried(run):
+        ask = f"Test {run.place} and resume it: scontrol update NodeName={run.place} State=RESUME"
     text = f"Run {run.pk} had left {run.place} drained, and {reason}. {outcome.text}"
     with transaction.atomic():
         transitions.record(
@@ -201,7 +204,7 @@ def _settle(run: Run, ctx: Context) -> None:
             kind="run_note",
             text=text,
             now=ctx.now,
-            needs_human=outcome.ask or None,
+            needs_human=ask or None,
         )
         lease.release(run, wake_at=result.get_next_check_at(run, ctx.now))
 

@@ -37,6 +37,7 @@ def build_context(
     context.attempted_at = attempted_at
     context.known_boot_id = run.node.boot_id
     context.may_adopt = partial(_may_adopt, state)
+    context.find_following = partial(start.list_following, run, now)
     context.find_active_faults = partial(_load_active, run)
     context.find_members = partial(_load_members, run)
     context.find_maintenance = partial(_find_maintenance, run, now)
@@ -84,6 +85,7 @@ def build_active_fault(fault: Fault) -> ActiveFault:
         Action(fault.action),
         is_believed=fault.forger in BELIEVED,
         reporter=_get_reporter(fault),
+        qualifier=fault.qualifier,
     )
 
 

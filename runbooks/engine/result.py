@@ -34,6 +34,7 @@ from runbooks.step import (
     Failed,
     HandedOver,
     NotCured,
+    PassedOn,
     Result,
     Step,
     StepEffect,
@@ -168,6 +169,8 @@ def store_result(
         fail(turn, result)
     elif isinstance(result, NotCured):
         _escalate(turn, result)
+    elif isinstance(result, PassedOn):
+        _pass_on(turn, result)
     elif isinstance(result, HandedOver):
         _hand_over(turn, result)
     elif isinstance(result, Back):
@@ -246,11 +249,27 @@ def _succeed(turn: RunTurn, text: str) -> None:
     if run.node is None:
         conclude(turn, text)
         return
-    recovery = run.facts.get("recovery")
-    changes: dict[str, Any] = {"recovery": Recovery(recovery)} if recovery else {}
     _finish(turn, RunState.SUCCEEDED, text)
-    _act(turn, Trigger.REPAIR_SUCCEEDED, text, restored_at=turn.now, **changes)
+    _act(turn, Trigger.REPAIR_SUCCEEDED, text, restored_at=turn.now, **_get_recovery(run))
     run.facts.pop("asked", None)
+
+
+def _get_recovery(run: Run) -> dict[str, Any]:
+    """What the incident was cured by, as a change of it."""
+    recovery = run.facts.get("recovery")
+    return {"recovery": Recovery(recovery)} if recovery else {}
+
+
+def _pass_on(turn: RunTurn, passed: PassedOn) -> None:
+    """The run has done its part. Its node is not back in service, and is looked after until the
+    other incident's run has it."""
+    run = turn.run
+    run.facts[drains.LEFT_FOR] = {"incident": passed.incident, "hands_back": True}
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.DONE, passed.text)
+        _finish(turn, RunState.SUCCEEDED, passed.text)
+        changes = _get_recovery(run)
+        _act(turn, Trigger.REPAIR_SUCCEEDED, passed.text, restored_at=None, **changes)
 
 
 def wait(turn: RunTurn, waiting: Wait) -> None:

@@ -29,7 +29,7 @@ from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.node.idle_moment import WAITS_SINCE, WANTED_NOW
 from runbooks.plan.choose import Chosen, FaultPlace, NoRunbook, Past, choose
 from runbooks.plan.runbook import Runbook, Trouble
-from runbooks.step import World
+from runbooks.step import FollowingIncident, World
 
 _WAITS_FOR_RUN = (State.OPEN, State.ACKNOWLEDGED)
 # After these a run comes again only by a person: it ended in asking one, or a person ended it.
@@ -343,6 +343,22 @@ def finds_acting_runbook(incident: Incident, now: datetime) -> bool:
     modes = get_modes(fleet.load_modes(library.load(), now), incident.node)
     chosen = choose_runbook(incident, find_cause(incident), modes=modes, now=now)
     return isinstance(chosen, Chosen) and modes[chosen.book.name] in _ACTING
+
+
+def list_following(run: Run, now: datetime) -> list[FollowingIncident]:
+    """Other incidents of the run's node for which a run begins when this one has ended, oldest
+    first. None for what only a text has told: that keeps no node."""
+    calling = get_incidents_calling(run).filter(state__in=_WAITS_FOR_RUN)
+    calling = calling.exclude(pk=run.incident_id).select_related("node", "root_fault")
+    following = []
+    for incident in calling.order_by("pk"):
+        cause = find_cause(incident)
+        is_believed = cause is not None and cause.forger in BELIEVED
+        if is_believed and finds_acting_runbook(incident, now):
+            active = Fault.objects.active().filter(membership__incident=incident)
+            faults = frozenset(active.values_list("fault_type", "resource", "qualifier"))
+            following.append(FollowingIncident(incident.pk, faults))
+    return following
 
 
 _BELIEVED_SEVERITIES = Prepared(

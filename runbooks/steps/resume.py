@@ -15,6 +15,7 @@ from runbooks.step import (
     Done,
     Failed,
     NotCured,
+    PassedOn,
     Result,
     StepEffect,
     Wait,
@@ -40,7 +41,7 @@ class Resume(Base):
             return Done(f"{ctx.node} takes jobs again.")
         return None
 
-    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | None:
+    def find_obstacle(self, ctx: Context) -> Wait | Failed | NotCured | PassedOn | None:
         """What takes no jobs is not given back: its slurmd has to answer, and nothing of an old job
         may be there. Neither is what a poll or a line has shown to be ill since it was verified."""
         if ctx.facts.get("unkillable_jobs") and "COMPLETING" in ctx.state.flags:

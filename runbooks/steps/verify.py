@@ -22,6 +22,7 @@ from runbooks.step import (
     Done,
     Failed,
     NotCured,
+    PassedOn,
     Result,
     Wait,
     format_iso,
@@ -48,10 +49,12 @@ _REPAIRS = {
 
 @dataclass(frozen=True)
 class _Trouble:
-    """`is_of_part`: it is what the run was to cure, or as grave and on the same part."""
+    """`is_of_part`: it is what the run was to cure, or as grave and on the same part. `fault`: its
+    type, resource and qualifier; None: it is none that could be told of."""
 
     text: str
     is_of_part: bool
+    fault: tuple[str, str, str] | None = None
 
 
 class Verify(Base):
@@ -138,7 +141,7 @@ def _find_troubles(ctx: Context, since: datetime) -> Iterator[_Trouble]:
         text = f"{event.fault_type} on {event.resource}: {event.excerpt}"
         # A detector that says nothing is no proof that the repair failed.
         is_of_part = event.fault_type != looking.SILENT and looking.is_of_part(event.resource, ctx)
-        yield _Trouble(text, is_of_part=is_of_part)
+        yield _Trouble(text, is_of_part, (event.fault_type, event.resource, event.qualifier))
     if not grave:
         yield from _find_faults_since(ctx, since, f"the {_get_repair(ctx)}")
 
@@ -151,10 +154,11 @@ def _find_faults_since(ctx: Context, since: datetime, what: str) -> Iterator[_Tr
         calls_for_repair = row is not None and row.action.at_least(Action.RESET_GPU)
         if fault.last_seen_at > since and calls_for_repair:
             is_of_part = looking.is_of_part(fault.resource, ctx)
-            yield _Trouble(f"{fault} since {what}", is_of_part=is_of_part)
+            key = (fault.fault_type, fault.resource, fault.qualifier)
+            yield _Trouble(f"{fault} since {what}", is_of_part, key)
 
 
-def find_new_trouble(ctx: Context) -> Failed | NotCured | None:
+def find_new_trouble(ctx: Context) -> Failed | NotCured | PassedOn | None:
     """What was seen of the node since it passed its last test; None where that is nothing."""
     proved_at = get_fact_time(ctx, PROVED_AT)
     if proved_at is None:
@@ -193,7 +197,7 @@ def _evaluate_command(ctx: Context, ended: Ended, since: datetime) -> Result:
     if ended.status != 0:
         return _build_failed(ctx, f"`{command}` {ended.how}: {ended.last_words}")
     troubles = [
-        _Trouble(f"after `{command}`: {trouble.text}", trouble.is_of_part)
+        _Trouble(f"after `{command}`: {trouble.text}", trouble.is_of_part, trouble.fault)
         for trouble in _find_troubles(ctx, since)
     ]
     if troubles:
@@ -203,10 +207,17 @@ def _evaluate_command(ctx: Context, ended: Ended, since: datetime) -> Result:
     return Done(f"{text}{_format_wrong_settings(ctx)}", evidence={command: ended.said})
 
 
-def _report_troubles(ctx: Context, troubles: list[_Trouble]) -> Failed | NotCured:
-    """The run's own fault calls for the next rung; any other trouble for a person."""
+def _report_troubles(ctx: Context, troubles: list[_Trouble]) -> Failed | NotCured | PassedOn:
+    """The run's own fault calls for the next rung, and those of an incident whose run comes next
+    for that run; any other trouble for a person."""
     found = _format_troubles(troubles)
-    if not any(trouble.is_of_part for trouble in troubles):
+    following = ctx.find_following()
+    others = {fault: incident for incident in following for fault in incident.faults}
+    rest = [trouble for trouble in troubles if trouble.fault not in others]
+    if not rest:
+        number = min(others[trouble.fault].number for trouble in troubles if trouble.fault)
+        return _pass_on(ctx, found, number)
+    if not any(trouble.is_of_part for trouble in rest):
         return _build_failed(ctx, found)
     repair, node = _get_repair(ctx), ctx.node
     fault = f"{ctx.fault_type} on {ctx.resource}"
@@ -216,6 +227,12 @@ def _report_troubles(ctx: Context, troubles: list[_Trouble]) -> Failed | NotCure
         " vendor."
     )
     return NotCured(text, ask=ask, evidence={"detectors": found})
+
+
+def _pass_on(ctx: Context, found: str, incident: int) -> PassedOn:
+    fault = f"{ctx.fault_type} on {ctx.resource}"
+    text = f"{fault} is not there after the {_get_repair(ctx)}. {ctx.node} stays drained for"
+    return PassedOn(f"{text} incident #{incident}, whose run comes next: {found}.", incident)
 
 
 def _build_failed(ctx: Context, why: str) -> Failed:
