@@ -126,10 +126,11 @@ def find_growth(
         text = before + pump * (size // len(pump)) + after
         limits = (_limit(took, back) for back in _COMPARED if back <= len(took))
         most = min(limits, default=_MOST_AT_FIRST_S)
-        give_up_s = most + 2.0
+        # Past that it has grown by far, and how far changes no verdict.
+        give_up_s = min(10 * most, most + 2.0)
         spent = measure_cpu(work, text, time.thread_time, give_up_s=give_up_s)
-        # Once more where something else may have taken the time, not where it has grown by far.
-        if most < spent < min(10 * most, give_up_s):
+        # Once more where something else may have taken the time.
+        if most < spent < give_up_s:
             again = measure_cpu(work, text, time.thread_time, give_up_s=give_up_s)
             spent = min(spent, again)
         took.append(spent)
