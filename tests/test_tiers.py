@@ -23,6 +23,7 @@ from tests.tiers import (
     get_units,
     is_repeated_on_sqlite,
     is_within,
+    may_differ_on_sqlite,
 )
 
 pytest_plugins = ["pytester"]
@@ -350,3 +351,28 @@ def test_on_sqlite_each_test_of_a_database_is_repeated_once_and_first_what_diffe
         "differing": ["test_chosen", "test_of_sqlite", "test_race"],
         "rest": ["test_alike", "test_repair"],
     }
+
+
+def test_a_file_is_read_for_sqlite_where_a_test_of_it_may_differ_there(tmp_path: Path) -> None:
+    texts = {
+        "test_chosen_one.py": "def test_locks(): pass\n",
+        "test_race.py": "def test_race(database_on_disk): pass\n",
+        "test_embedded.py": "@pytest.mark.sqlite\ndef test_of_sqlite(): pass\n",
+        "test_alike.py": "def test_locks(): pass\n",
+        "conftest.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    chosen = frozenset({"test_chosen_one.py::test_locks"})
+    read = {name for name in texts if may_differ_on_sqlite(tmp_path / name, chosen)}
+    assert read == set(texts) - {"test_alike.py"}
+
+
+def test_the_fixture_of_a_race_is_asked_for_where_the_race_stands() -> None:
+    """Else a file could have a race without its name in it, and not be read for SQLite."""
+    folder = Path(__file__).parent
+    others = [file for file in folder.rglob("*.py") if not file.name.startswith("test_")]
+    naming = {
+        str(file.relative_to(folder)) for file in others if "database_on_disk" in file.read_text()
+    }
+    assert naming == {"conftest.py", "tiers.py"}

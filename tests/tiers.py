@@ -43,6 +43,7 @@ NOT_PURE = ("database", "needs")
 EXAMPLES = {"fast": 10, "plain": 100, "deep": 1000}
 _MARKS_OF_FILE = re.compile(r"^pytestmark = .*(?:\n[ )\]].*)*", re.MULTILINE)
 _USES_SERVICE = re.compile(r"\bmark\.(?:django_db|needs)\b")
+_SPEAKS_OF_SQLITE = re.compile(r"\bmark\.sqlite\b|\bdatabase_on_disk\b")
 # Tests that share a fixture of these scopes run one after the other, or it is made for each.
 _SHARED_SCOPES = {"class", "module", "package"}
 
@@ -145,6 +146,15 @@ def is_repeated_on_sqlite(item: pytest.Item, which: str, chosen: frozenset[str])
     return uses_database and not is_differing
 
 
+def may_differ_on_sqlite(file: Path, chosen: frozenset[str]) -> bool:
+    """Whether one of its tests may be of those that `is_repeated_on_sqlite` calls differing: it has a
+    chosen one, or its text names a race or the embedded database."""
+    if not file.name.startswith("test_") or file.suffix != ".py":
+        return True
+    has_chosen = any(key.startswith(f"{file.name}::") for key in chosen)
+    return has_chosen or _SPEAKS_OF_SQLITE.search(file.read_text(encoding="utf-8")) is not None
+
+
 @pytest.fixture(scope="session")
 def is_full_length(request: pytest.FixtureRequest) -> bool:
     """Whether a test that repeats something does so as often as it can: in the deep tier."""
@@ -207,9 +217,12 @@ class TierRun:
         items[:] = deal(units, workers)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """What is only left out again is not read: half of all files."""
-        is_left_out = self.tier == Tier.FAST and uses_services(collection_path)
-        return True if is_left_out else None
+        """What is only left out again is not read: half of all files, and most of them on SQLite."""
+        if self.tier == Tier.FAST and uses_services(collection_path):
+            return True
+        if self.on_sqlite == "differing" and not may_differ_on_sqlite(collection_path, self.chosen):
+            return True
+        return None
 
     def pytest_collection_finish(self) -> None:
         """What is loaded by now stays: the garbage collector need not look at it again."""
