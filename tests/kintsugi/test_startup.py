@@ -57,7 +57,6 @@ def _environment(data: Path, **values: str) -> dict[str, str]:
     own = {
         "DJANGO_SETTINGS_MODULE": "kintsugi.settings",
         "KINTSUGI_DATA_DIR": str(data),
-        "PYTHONPYCACHEPREFIX": str(data.with_name("bytecode")),
     }
     return kept | own | values
 
