@@ -4,6 +4,7 @@ a.m."""
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -40,6 +41,33 @@ def run(data_dir: Path, *words: str, **environ: str) -> subprocess.CompletedProc
     )
 
 
+@pytest.fixture(scope="module")
+def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with the tables of this version, to be copied."""
+    data = tmp_path_factory.mktemp("made") / "data"
+    assert manage(data, "migrate", "--verbosity", "0").returncode == 0
+    return data
+
+
+@pytest.fixture(scope="module")
+def half_made_store(made_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One in the middle of an upgrade, to be copied."""
+    data = shutil.copytree(made_store, tmp_path_factory.mktemp("half made") / "data")
+    back = manage(data, "migrate", "incidents", "0002", "--verbosity", "0")
+    assert back.returncode == 0, back.stderr
+    return data
+
+
+@pytest.fixture
+def store(made_store: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made_store, tmp_path / "var")
+
+
+@pytest.fixture
+def store_in_upgrade(half_made_store: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(half_made_store, tmp_path / "var")
+
+
 @pytest.mark.parametrize(
     "words", [("stop", "--reason", "3 a.m."), ("silence", "list")], ids=["a stop", "a list"]
 )
@@ -63,26 +91,24 @@ def test_a_store_without_tables_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_a_stop_is_not_kept_by_a_setting_that_is_wrong_elsewhere(tmp_path: Path) -> None:
+def test_a_stop_is_not_kept_by_a_setting_that_is_wrong_elsewhere(
+    store: Path, tmp_path: Path
+) -> None:
     broken = tmp_path / "runbooks"
     broken.mkdir()
     (broken / "mine.yaml").write_text("name: mine\n")
-    assert manage(tmp_path, "migrate", "--verbosity", "0").returncode == 0
-    ended = manage(tmp_path, "stop", "--reason", "3 a.m.", KINTSUGI_RUNBOOKS=str(broken))
+    ended = manage(store, "stop", "--reason", "3 a.m.", KINTSUGI_RUNBOOKS=str(broken))
     assert ended.returncode == 0, ended.stderr
-    assert str(tmp_path / "kintsugi.sqlite3") in ended.stdout
+    assert str(store / "kintsugi.sqlite3") in ended.stdout
 
 
 def test_a_stop_works_in_the_middle_of_an_upgrade_and_a_list_asks_for_its_end(
-    tmp_path: Path,
+    store_in_upgrade: Path,
 ) -> None:
-    assert manage(tmp_path, "migrate", "--verbosity", "0").returncode == 0
-    back = manage(tmp_path, "migrate", "incidents", "0002", "--verbosity", "0")
-    assert back.returncode == 0, back.stderr
-    listed = manage(tmp_path, "silence", "list")
+    listed = manage(store_in_upgrade, "silence", "list")
     assert listed.returncode == 1
     assert "without incidents.0003_periodic_task" in listed.stderr
-    stopped = manage(tmp_path, "stop", "--reason", "3 a.m.")
+    stopped = manage(store_in_upgrade, "stop", "--reason", "3 a.m.")
     assert stopped.returncode == 0, stopped.stderr
 
 
@@ -143,20 +169,16 @@ def test_a_reason_does_not_hold_resumes_by_chance(tmp_path: Path, nowhere: str) 
     assert "holds resumes as well" in ended.stderr
 
 
-def test_who_releases_the_switch_is_told_of_the_file_that_still_stops(tmp_path: Path) -> None:
-    assert manage(tmp_path, "migrate", "--verbosity", "0").returncode == 0
-    assert manage(tmp_path, "stop", "--reason", "x").returncode == 0
-    (tmp_path / "stop").touch()
-    released = manage(tmp_path, "stop", "--release")
+def test_who_releases_the_switch_is_told_of_the_file_that_still_stops(store: Path) -> None:
+    assert manage(store, "stop", "--reason", "x").returncode == 0
+    (store / "stop").touch()
+    released = manage(store, "stop", "--release")
     assert released.returncode == 0, released.stderr
-    assert f"The stop file {tmp_path / 'stop'} still stops" in released.stdout
+    assert f"The stop file {store / 'stop'} still stops" in released.stdout
 
 
-def test_kintsugi_stop_works_in_the_middle_of_an_upgrade_too(tmp_path: Path) -> None:
-    assert manage(tmp_path, "migrate", "--verbosity", "0").returncode == 0
-    back = manage(tmp_path, "migrate", "incidents", "0002", "--verbosity", "0")
-    assert back.returncode == 0, back.stderr
-    stopped = run(tmp_path, "-m", "kintsugi", "stop", "--reason", "3 a.m.")
+def test_kintsugi_stop_works_in_the_middle_of_an_upgrade_too(store_in_upgrade: Path) -> None:
+    stopped = run(store_in_upgrade, "-m", "kintsugi", "stop", "--reason", "3 a.m.")
     assert stopped.returncode == 0, stopped.stderr
 
 
@@ -167,16 +189,15 @@ def test_kintsugi_stop_works_in_the_middle_of_an_upgrade_too(tmp_path: Path) -> 
 @pytest.mark.parametrize("command", ["up", "receive"])
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
 def test_a_port_that_is_taken_is_named_with_its_setting_and_who_shows_the_owner(
-    tmp_path: Path, command: str, kind: socket.SocketKind
+    store: Path, command: str, kind: socket.SocketKind
 ) -> None:
-    assert manage(tmp_path, "migrate", "--verbosity", "0").returncode == 0
     with socket.socket(socket.AF_INET, kind) as owner:
         owner.bind(("127.0.0.1", 0))
         if kind is socket.SOCK_STREAM:
             owner.listen()
         port = owner.getsockname()[1]
         ended = manage(
-            tmp_path,
+            store,
             command,
             KINTSUGI_SYSLOG_LISTEN=f"127.0.0.1:{port}",
             KINTSUGI_WEB_LISTEN=f"127.0.0.1:{free_port()}",
