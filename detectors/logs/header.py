@@ -92,7 +92,7 @@ _RFC5424 = re.compile(r"1 (?P<stamp>\S+) (?P<host>\S+) (?P<program>\S+) (?P<pid>
 _ELEMENT = re.compile(r'\[[^\s\]="]+(?: [^\s\]="]+="(?:[^"\\]|\\.)*")*\]')
 _BOOT = re.compile(r'\b_?(?:boot_id|BOOT_ID)="([0-9a-fA-F-]{32,36})"')
 _KERNEL = re.compile(
-    r"\[\s*(?:(\d{1,10}\.\d{3,9})\s?|\d{1,10}(?:\.\d{1,2}s?|s)|\+\d{1,6}\.\d{3,9})\]"
+    r"\[\s*(?:(\d{1,10}\.\d{3,9})\s?|\d{1,10}(?:\.\d{1,2}s?|s)|\+\d{1,6}\.\d{3,9}|[TC]\d{1,10})\]"
     r"(?:\s?\[\s*[TC]\d+\])?\s?"
 )
 # The thread or the processor that printed a message (CONFIG_PRINTK_CALLER), as `dmesg --ctime` of

@@ -62,6 +62,7 @@ def test_a_nodes_line_is_the_fault_it_speaks_of(fault_type, event, resource, lin
     [
         b"%s",
         b"[ 8123.617543] %s",
+        b"[   T77] %s",
         b"<6>[ 8123.617543] %s",
         b"6,3973,8123617543,-;%s",
         b"Nov 21 03:59:58 gn042 kernel: %s",
@@ -530,6 +531,10 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "systemd[1]: Failed to start Network Manager Wait Online.",
         "systemd-coredump[77]: Process 777 (python3) of user 1077 dumped core.",
         "nhc[77]: Node Health Check starting.",
+        "systemd[1]: Started Rule-based Manager for Device Events and Files.",
+        "prolog[77]: GPU 7: OK",
+        "prolog[77]: [2026-11-21 03:59:58.777 Control  77] Starting new server 777 for user 1077",
+        "slurmstepd: error: *** STEP 77.7 ON gn042 CANCELLED AT 2026-11-21T03:59:58 DUE TO TIME LIMIT ***",
         "nhc: SUCCESS:  nhc:  Health check passed:  check_gpu_count: Expected 8 and found 8",
         'prolog[77]: CUDA error at matmul.cu:77 code=2(cudaErrorMemoryAllocation) "cudaMalloc(&d, 7)"',
         "prolog[77]: cudaGetDeviceCount returned 0",
