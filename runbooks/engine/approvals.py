@@ -151,7 +151,7 @@ def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
             planned = library.load_plan(run.plan)[run.step]
         except library.LibraryError:  # said when a person lets it go on
             continue
-        is_anew = approval.why.startswith(_ANEW) and _is_by_leave(run, now)
+        is_anew = approval.why.startswith(_ANEW) and _is_in_approval_mode(run, now)
         if is_anew or _get_rule_reason(run, planned, now):
             continue
         if _get_count_reason(run, planned, bounds, now, and_more=freed):
@@ -218,10 +218,10 @@ def _get_rule_reason(run: Run, planned: Planned, now: datetime) -> str:
     be."""
     if planned.needs_approval:
         return f"A person approves each {planned.step.name.replace('_', ' ')}"
-    return _BY_MODE if not run.approved_by and _is_by_leave(run, now) else ""
+    return _BY_MODE if not run.approved_by and _is_in_approval_mode(run, now) else ""
 
 
-def _is_by_leave(run: Run, now: datetime) -> bool:
+def _is_in_approval_mode(run: Run, now: datetime) -> bool:
     """Whether it began in mode approval, or its node is in it now."""
     used = run.facts.get(armings.USED)
     mode = fleet.decide_mode(run.runbook, run.node, now, used=used).mode
@@ -233,7 +233,7 @@ def _is_looked_at_anew(turn: RunTurn, step: Step) -> bool:
     brought to its end."""
     if step.effect is not StepEffect.DISRUPTIVE or turn.attempted_at is not None:
         return False
-    return bool(turn.run.approved_by) and _is_by_leave(turn.run, turn.now)
+    return bool(turn.run.approved_by) and _is_in_approval_mode(turn.run, turn.now)
 
 
 def _get_reason_to_ask_anew(run: Run, step: Step, snapshot: ApprovalSnapshot, now: datetime) -> str:
