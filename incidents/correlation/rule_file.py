@@ -162,16 +162,16 @@ class _Reader:
         effect = self._parse_side("effect", values["effect"], reasons)
         words = _parse_texts("relation", values["relation"], reasons)
         relations = tuple(_parse_ordered_words(Relation, "relation", words, reasons))
-        texts: dict[str, Any] = {key: str(values.get(key, "")) for key in _TEXTS}
+        texts = {key: str(values.get(key, "")) for key in _TEXTS}
+        others: dict[str, Any] = texts | _read_times(values, reasons)
+        others |= _read_choices(values, reasons)
         return Rule(
             name=row.name,
             cause=cause,
             effect=effect,
             relations=relations,
             where=row.where,
-            **texts,
-            **_read_times(values, reasons),
-            **_read_choices(values, reasons),
+            **others,
         )
 
     def _parse_side(self, key: str, given: Any, reasons: list[str]) -> tuple[FaultClass, ...]:
@@ -191,11 +191,10 @@ class _Reader:
 
 def _read_times(values: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
     """How far apart cause and effect may be, and which of them comes first."""
-    return {
-        "window": _parse_window(values.get("window", _JOIN), reasons),
-        "lasts": _parse_word(Lasts, "lasts", values, reasons, Lasts.WINDOW),
-        "direction": _parse_word(CauseOrder, "direction", values, reasons, CauseOrder.EITHER),
-    }
+    window = _parse_window(values.get("window", _JOIN), reasons)
+    lasts = _parse_word(Lasts, "lasts", values, reasons, Lasts.WINDOW)
+    direction = _parse_word(CauseOrder, "direction", values, reasons, CauseOrder.EITHER)
+    return {"window": window, "lasts": lasts, "direction": direction}
 
 
 def _read_choices(values: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:

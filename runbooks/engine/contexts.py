@@ -78,11 +78,12 @@ def build_active_fault(fault: Fault) -> ActiveFault:
     """The device's clock may be behind: a fault that we first saw after a boot was raised after
     it."""
     last_seen_at = max(fault.last_seen_at, fault.observed_at)
+    action = Action(fault.action)
     return ActiveFault(
         fault.fault_type,
         fault.resource,
         last_seen_at,
-        Action(fault.action),
+        action,
         is_believed=fault.forger in BELIEVED,
         reporter=_get_reporter(fault),
         qualifier=fault.qualifier,

@@ -451,13 +451,10 @@ def _load_claims(now: datetime, *, but_run: int = _NONE, but_node: int = _NONE) 
 
 def _prepare_reboots() -> QuerySet[StepRun, Any]:
     done = (StepRun.Outcome.ATTEMPTED, StepRun.Outcome.DONE, StepRun.Outcome.ALREADY_DONE)
-    return StepRun.objects.filter(
-        ~Q(run=Given("run")),
-        run__node=Given("node"),
-        name__in=list(_RESTARTS),
-        outcome__in=done,
-        started_at__gte=Given("since"),
-    ).values_list("run__node__name", "run__fault_type", "started_at", "name")
+    restarts = StepRun.objects.filter(name__in=list(_RESTARTS), outcome__in=done)
+    of_others = restarts.filter(~Q(run=Given("run")), run__node=Given("node"))
+    recent = of_others.filter(started_at__gte=Given("since"))
+    return recent.values_list("run__node__name", "run__fault_type", "started_at", "name")
 
 
 _REBOOTS = Prepared(_prepare_reboots)

@@ -47,13 +47,11 @@ class WaitForNeighbours(Base):
         if not jobs:
             text = f"{module} carries {names}, and none of them runs a job: it can be pulled now."
             return Done(text)
-        hang = f"Pull nothing yet: {names} hang on {module}."
-        return Wait(
-            f"{module} carries {names}. It is not to be pulled while a job runs there ({jobs}).",
-            get_backoff(since, ctx.now, longest=_LONGEST),
-            ask=f"{hang} {_format_advice(ctx, carried.nodes, running)}",
-            is_told=True,
-        )
+        text = f"{module} carries {names}. It is not to be pulled while a job runs there ({jobs})."
+        advice = _format_advice(ctx, carried.nodes, running)
+        ask = f"Pull nothing yet: {names} hang on {module}. {advice}"
+        again_in = get_backoff(since, ctx.now, longest=_LONGEST)
+        return Wait(text, again_in, ask=ask, is_told=True)
 
 
 def _format_jobs(running: Mapping[str, Sequence[SlurmJob]]) -> str:
