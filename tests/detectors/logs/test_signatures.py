@@ -445,6 +445,7 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "NVRM: Persistence mode is deprecated and will be removed in a future release. Please use nvidia-persistenced instead.",
         "amdgpu 0000:c7:00.0: amdgpu: GPU reset(7) succeeded!",
         "WARNING: CPU: 7 PID: 0 at net/sched/sch_generic.c:477 dev_watchdog+0x277/0x280",
+        "[drm:nv_drm_master_set [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x00007700] Failed to grab modeset ownership",
     ],
 )
 def test_a_drivers_everyday_line_is_benign(text):
