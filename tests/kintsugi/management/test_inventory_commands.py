@@ -269,13 +269,25 @@ def test_check_ends_with_what_is_not_known_when_machines_do_not_answer(
         server.stop()
 
 
+# Where nothing listens. scontrol waits a minute for a file that is not there.
+SLURM_CONF = """ClusterName=nowhere
+SlurmctldHost=localhost
+SlurmctldPort={port}
+MessageTimeout=2
+NodeName=gn001
+PartitionName=gpu Nodes=gn001
+"""
+
+
 def test_check_ends_with_what_is_not_known_when_slurm_does_not_answer(
-    simulated: SimulatedWorld, settings: Settings
+    simulated: SimulatedWorld, settings: Settings, tmp_path: Path
 ) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(SLURM_CONF.format(port=free_port()))
     settings.KINTSUGI = {
         **settings.KINTSUGI,
         "KINTSUGI_SLURM": "local",
-        "KINTSUGI_SLURM_CONF": "/nowhere/slurm.conf",
+        "KINTSUGI_SLURM_CONF": str(conf),
     }
     with pytest.raises(CommandError, match="Slurm did not answer: nothing is known of its nodes"):
         run("check")
