@@ -163,6 +163,8 @@ def read_units(
     if is_locked:
         past = past.select_for_update(of=("self",), skip_locked=True)
     chosen = list(past[:most])
+    if not chosen:
+        return []
     rows_of: dict[int, list[Model]] = {row.pk: [row] for row in chosen}
     for number, row in _iterate_related_rows(kind, list(rows_of)):
         rows_of[number].append(row)
@@ -173,7 +175,7 @@ def read_units(
 
 
 def _iterate_related_rows(kind: Kind, numbers: Sequence[int]) -> Iterator[tuple[int, Model]]:
-    """What leaves with each of these, by its number."""
+    """What leaves with each of these, by its number; there is one at least."""
     if kind.model is Incident:
         for model, path in OF_INCIDENT:
             yield from _iterate_rows_of_model(model, path, numbers)
