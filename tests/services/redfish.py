@@ -15,6 +15,15 @@ import bcrypt
 from tests.services.ports import free_port, listens, wait_until
 from tests.services.programs import spawn, stop
 
+# A machine of the emulator's switches one to eleven seconds after it was asked to, as it draws; here
+# after one.
+_PROGRAM = """
+import random, sys
+random.randint = lambda least, most: least
+from sushy_tools.emulator.main import main
+sys.exit(main())
+"""
+
 
 def a_system(number: int, *, power: str = "On") -> dict[str, Any]:
     """A machine behind the emulator: `fake-1` with a UUID of its own."""
@@ -58,8 +67,8 @@ class SushyEmulator:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def start(self) -> SushyEmulator:
-        program = Path(sys.executable).with_name("sushy-emulator")
-        argv = [str(program), "--fake", "--interface", "127.0.0.1", "--port", str(self.port)]
+        program = [sys.executable, "-c", _PROGRAM]
+        argv = [*program, "--fake", "--interface", "127.0.0.1", "--port", str(self.port)]
         (self.home / "sushy.conf").write_text(self._conf())
         with (self.home / "log").open("ab") as log:
             self._process = spawn(
