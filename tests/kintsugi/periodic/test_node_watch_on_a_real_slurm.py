@@ -21,7 +21,7 @@ from tests.runbooks.slurm.test_gpu_counts_of_a_real_slurm import (
     a_slurm_that_counts,
     lose_gpu,
 )
-from tests.runbooks.slurm.test_real_slurm_states import look
+from tests.runbooks.slurm.test_real_slurm_states import SOON_SAID_DEAD, look
 from tests.runbooks.slurm.test_slurm import real_client
 
 pytestmark = [
@@ -37,7 +37,7 @@ def see(slurm: SlurmDaemons) -> None:
 
 
 def test_a_real_slurm_is_kept_as_it_was_and_its_silence_changes_nothing(tmp_path: Path) -> None:
-    with a_slurm_that_counts(tmp_path) as slurm:
+    with a_slurm_that_counts(tmp_path, **SOON_SAID_DEAD) as slurm:
         see(slurm)
         update(slurm, "State=DRAIN", "Reason=bob: tray")
         see(slurm)

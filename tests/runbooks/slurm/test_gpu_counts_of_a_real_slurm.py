@@ -26,10 +26,10 @@ NODE = "gn001"
 FEWER = "gres/gpu count reported lower than configured (1 < 2)"
 
 
-def a_slurm_that_counts(directory: Path) -> SlurmDaemons:
+def a_slurm_that_counts(directory: Path, **settings: str) -> SlurmDaemons:
     """Without `config_overrides`: what a node registers with is held against slurm.conf."""
     cpus = os.cpu_count() or 1
-    return a_slurm(directory, cpus=cpus, SlurmdParameters="l3cache_as_socket")
+    return a_slurm(directory, cpus=cpus, SlurmdParameters="l3cache_as_socket", **settings)
 
 
 def lose_gpu(slurm: SlurmDaemons) -> None:

@@ -39,6 +39,8 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("database_on_disk"),
 ]
+# Where slurmctld is to be dead: scontrol asks for so long before it says so, for 20 s otherwise.
+SOON_SAID_DEAD = {"MessageTimeout": "3"}
 # slurmctld looks for ResumeTimeout every half minute or so: measured 28 s with a limit of 3 s.
 
 
@@ -259,7 +261,7 @@ def test_run_goes_on_when_slurmctld_comes_back_from_hanging_and_from_its_death(
 def test_run_goes_on_by_a_restarted_slurmd_when_slurmctld_died_before_it_kept_the_boot(
     tmp_path: Path,
 ) -> None:
-    with a_slurm(tmp_path, boot_takes=8) as daemons:
+    with a_slurm(tmp_path, boot_takes=8, **SOON_SAID_DEAD) as daemons:
         site, run, _ = a_run(daemons)
         site.play_until(run.pk, lambda run: run.plan[run.step]["step"] == "wait_for_boot")
         kept = daemons.directory / "state" / "node_state"
@@ -286,7 +288,7 @@ def test_run_goes_on_by_a_restarted_slurmd_when_slurmctld_died_before_it_kept_th
 
 def test_a_resume_that_slurmctld_did_not_keep_is_made_again(tmp_path: Path) -> None:
     """Slurm shows the node exactly as it stood before: reason and time of the reason."""
-    with a_slurm(tmp_path) as daemons:
+    with a_slurm(tmp_path, **SOON_SAID_DEAD) as daemons:
         site, run, incident = a_run(daemons)
         site.play_until(run.pk, lambda run: run.plan[run.step]["step"] == "resume")
         kept, before = daemons.directory / "state" / "node_state", look(daemons)
