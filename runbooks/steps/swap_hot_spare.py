@@ -12,6 +12,7 @@ from incidents.reserve import spares
 from runbooks import spare_swaps
 from runbooks.guards.table import Act
 from runbooks.node import looking
+from runbooks.slurm.protocol import SlurmReader
 from runbooks.step import Base, Context, Done, Parameter, Result, StepEffect, Wait
 
 IN, OUT = "in", "out"
@@ -55,14 +56,11 @@ class SwapHotSpare(Base):
 
 
 def _swap_in(ctx: Context) -> Result:
-    slurm = ctx.world.slurm
     spare = spares.find_stand_in(ctx.node)
     if spare is not None and spare.state == Spare.State.LEAVING:
         return Wait(f"{spare.node.name} is still on its way back into the pool.", _AGAIN)
     if spare is None:
-        choices = spares.list_ready(ctx.state.partitions)
-        states = slurm.read_nodes([row.node.name for row in choices]) if choices else {}
-        ready = [row for row in choices if states[row.node.name].is_serving]
+        ready = _list_serving(spares.list_ready(ctx.state.partitions), ctx.world.slurm)
         spare = next((row for row in ready if not _find_refusal(ctx, row)), None)
         if spare is None:
             return _report_no_spare(ctx, [row.node.name for row in ready])
@@ -74,6 +72,14 @@ def _swap_in(ctx: Context) -> Result:
     spare_swaps.bring_in(spare, ctx.world.slurm_writer, ctx.now)
     ctx.facts["spare"] = spare.node.name
     return Done(f"{spare.node.name} stands in for {ctx.node}: {_format_swap(spare)}.")
+
+
+def _list_serving(rows: Sequence[Spare], slurm: SlurmReader) -> list[Spare]:
+    """Those that take jobs now: one that is out is of no use in another's place."""
+    if not rows:
+        return []
+    states = slurm.read_nodes([row.node.name for row in rows])
+    return [row for row in rows if states[row.node.name].is_serving]
 
 
 def _swap_out(ctx: Context) -> Result:

@@ -408,6 +408,11 @@ MUTANTS: tuple[Mutant, ...] = (
         _watch_calls(spares, "_get_waiting"),
     ),
     _replaced(
+        "spare_serves",
+        "a spare that is out is not brought in",
+        (swap_hot_spare, "_list_serving", lambda rows, slurm: list(rows)),
+    ),
+    _replaced(
         "spare_set_aside",
         "no spare stands in that is set aside or taken away for good",
         (spares, "list_ready", _list_waiting),
