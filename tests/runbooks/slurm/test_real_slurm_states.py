@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.usefixtures("database_on_disk"),
 ]
 # Where slurmctld is to be dead: scontrol asks for so long before it says so, for 20 s otherwise.
-SOON_SAID_DEAD = {"MessageTimeout": "3"}
+SOON_SAID_DEAD = {"MessageTimeout": "6"}
 # slurmctld looks for ResumeTimeout every half minute or so: measured 28 s with a limit of 3 s.
 
 
