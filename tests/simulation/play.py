@@ -27,6 +27,7 @@ from detectors.catalog import catalog
 from detectors.detector import Output
 from detectors.slurm.output import NodeState
 from fixtures.cluster.slurm_daemons import LAST_THAT_FORGETS
+from incidents.db.prepared import Given, Prepared
 from incidents.inventory import graphs
 from incidents.models import Incident, Node
 from incidents.polling.polling import Chunk
@@ -139,6 +140,23 @@ _LEAVES = 0.05
 _BEGIN_WITHIN = timedelta(minutes=2)
 # Between two steps: no two things happen at one time.
 _SECOND, _MOMENT = timedelta(seconds=1), timedelta(milliseconds=1)
+
+
+# What each step of a play asks.
+_RUN = Prepared(lambda: Run.objects.filter(pk=Given("run")))
+_RUN_WITH_NODE = Prepared(
+    lambda: Run.objects.select_related("incident", "node").filter(pk=Given("run"))
+)
+_CLAIMS = Prepared(
+    lambda: Run.objects.filter(state__in=UNFINISHED, claimed_at__isnull=False).values_list(
+        "pk", "node__name"
+    )
+)
+_WAKES = Prepared(
+    lambda: Run.objects.filter(wake_at__isnull=False).values_list("wake_at", "leased_until")
+)
+_STEPPED_BACK = Prepared(lambda: RunbookMode.objects.exclude(stepped_back_at=None))
+_OPEN_BREAKERS = Prepared(lambda: Breaker.objects.filter(closed_at=None).values_list("pk"))
 
 
 class Killed(BaseException):
@@ -371,9 +389,8 @@ class Play:
 
     def get_claimed(self, run_id: int) -> frozenset[str]:
         """Nodes that other runs have been let take out."""
-        claims = Run.objects.exclude(pk=run_id).filter(state__in=UNFINISHED)
-        names = claims.filter(claimed_at__isnull=False).values_list("node__name", flat=True)
-        return frozenset(names)
+        claims = _CLAIMS.rows()
+        return frozenset(name for owner, name in claims if owner != run_id)
 
     def get_view(self) -> TurnView:
         """The turn under way."""
@@ -484,8 +501,7 @@ class Play:
 
     def _pass_time(self) -> None:
         """To what is due next, or a part of the way."""
-        rows = Run.objects.filter(wake_at__isnull=False).values_list("wake_at", "leased_until")
-        later = [at for row in rows for at in row if at is not None and at > self.site.now]
+        later = [at for row in _WAKES.rows() for at in row if at is not None and at > self.site.now]
         times = [*later, self._beat_at]
         due_at = max(min(times), self.site.now + _SECOND)
         whole = (due_at - self.site.now).total_seconds()
@@ -498,7 +514,7 @@ class Play:
         """Boots that have come, people's words that Slurm itself has dropped, and modes that have
         stepped back: people set them again, so that the play goes on."""
         record = self.record
-        for row in RunbookMode.objects.exclude(stepped_back_at=None):
+        for row in _STEPPED_BACK.objects():
             mode = record.get_mode(row.runbook)
             self.site.set_mode(mode, row.runbook)
             self.note("bob", f"sets {row.runbook} to {mode} again")
@@ -537,10 +553,10 @@ class Play:
 
     def _work(self, due: list[int]) -> None:
         """One turn of a run, by a worker that may die in it."""
-        run = Run.objects.select_related("incident", "node").get(pk=self.dice.choice(sorted(due)))
+        run = _get_run(_RUN_WITH_NODE, self.dice.choice(sorted(due)))
         record = self.record
         self._act_at("begin", _get_step(run), run.place)
-        run.refresh_from_db()
+        run = _get_run(_RUN, run.pk)
         name = _get_step(run)
         view = TurnView(
             run_id=run.pk,
@@ -555,7 +571,7 @@ class Play:
             needed=record.needed,
             ill=frozenset(filter(self.is_ill, self.site.names)),
             changes=record.changes,
-            is_breaker_open=Breaker.objects.filter(closed_at=None).exists(),
+            is_breaker_open=bool(_OPEN_BREAKERS.rows()),
             begun_at=self.site.now,
             in_partition=self.reserve.get_in_partition(),
             aside=self.reserve.get_aside(),
@@ -571,7 +587,7 @@ class Play:
             self.note(f"worker {len(self._views)}", "dies")
         finally:
             self._views.pop()
-        run.refresh_from_db()
+        run = _get_run(_RUN, run.pk)
         for check in invariants.OF_TURNS:
             check(self, view, run)
         with self._others_may_act():
@@ -798,6 +814,12 @@ class Play:
     def _check(self, checks: tuple[Callable[[Play], None], ...]) -> None:
         for check in checks:
             check(self)
+
+
+def _get_run(query: Prepared, run_id: int) -> Run:
+    (run,) = query.objects(run=run_id)
+    assert isinstance(run, Run)
+    return run
 
 
 def _get_step(run: Run) -> str:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from incidents.db.prepared import Prepared
 from incidents.models import Quarantine, Spare, VendorCase
 from incidents.reserve import lemons, spares
 from incidents.vendor import cases
@@ -25,6 +26,8 @@ PARTITION = "gpu"
 # A spare is kept free by leaving the partition, or by a reservation.
 _RESERVED = 0.3
 _BROKE_BEFORE = (timedelta(days=9), timedelta(days=3))
+# Asked with each turn.
+_ASIDE = Prepared(lambda: Quarantine.objects.filter(ended_at=None).values_list("node__name"))
 
 
 class Reserve:
@@ -86,8 +89,7 @@ class Reserve:
         return node not in self.get_in_partition() or any(node in nodes for nodes in reserved)
 
     def get_aside(self) -> frozenset[str]:
-        rows = Quarantine.objects.filter(ended_at=None).values_list("node__name", flat=True)
-        return frozenset(rows)
+        return frozenset(_ASIDE.values())
 
     # Acts
     # ---------------------------------------------------------------------------------------------
