@@ -10,15 +10,18 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from django.apps import apps
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from pytest_django import DjangoDbBlocker
 
 from fixtures.replay import expect, reader, replay
 from fixtures.replay.replay import Performed
+from incidents.inventory import services
 from kintsugi.replay import database
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "fixtures" / "scenarios"
@@ -75,6 +78,43 @@ def test_a_scenario_plays_the_same_wherever_its_folder_lies(tmp_path: Path) -> N
         with database.use_temporary_database():
             played.append(replay.scenario(reader.read(folder)).played.incidents)
     assert played[0] == played[1]
+
+
+SITE = """
+[site]
+cluster_name = "small"
+
+[[nodes]]
+names = "gn001"
+gpus = [{ pci = "0000:19:00.0", serial = "1652" }]
+
+[[switches]]
+names = "leaf-01"
+role = "leaf"
+"""
+
+
+def list_rows() -> dict[str, list[tuple[object, ...]]]:
+    models = apps.get_app_config("incidents").get_models()
+    return {model.__name__: sorted(model.objects.values_list(), key=repr) for model in models}
+
+
+def test_a_site_is_imported_at_a_scenarios_time_whichever_was_imported_before(
+    tmp_path: Path,
+) -> None:
+    """As without a copy of the import before."""
+    path = tmp_path / "site.toml"
+    path.write_text(SITE)
+    topology = services.load(path)
+    for at in (datetime(2025, 1, 8, tzinfo=UTC), datetime(2025, 3, 1, tzinfo=UTC)):
+        with database.use_temporary_database():
+            services.apply(topology, at)
+            expected = list_rows()
+        with database.use_temporary_database():
+            replay.import_site(topology, path.read_bytes(), at)
+            assert list_rows() == expected
+        assert expected["InService"]
+        assert expected["Switch"]
 
 
 EVERY_LEAF = """
