@@ -126,11 +126,13 @@ def find_growth(
         text = before + pump * (size // len(pump)) + after
         limits = (_limit(took, back) for back in _COMPARED if back <= len(took))
         most = min(limits, default=_MOST_AT_FIRST_S)
-        # Past that it has grown by far, and how far changes no verdict.
-        give_up_s = min(10 * most, most + 2.0)
+        # Past ten times it has grown by far, and how far changes no verdict. What gives up counts all
+        # threads of the process, the clock this one alone: hence half a second at least.
+        by_far = 10 * most
+        give_up_s = min(max(by_far, 0.5), most + 2.0)
         spent = measure_cpu(work, text, time.thread_time, give_up_s=give_up_s)
         # Once more where something else may have taken the time.
-        if most < spent < give_up_s:
+        if most < spent < min(by_far, give_up_s):
             again = measure_cpu(work, text, time.thread_time, give_up_s=give_up_s)
             spent = min(spent, again)
         took.append(spent)
