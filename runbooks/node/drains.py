@@ -30,6 +30,9 @@ REBOOT_CANCELLED = "reboot_cancelled"
 # The fact of a run: for which incident it has left its node drained, and whether the node goes back
 # into service where that one needs it no more.
 LEFT_FOR = "left_for"
+# The fact of a run: the request for a reboot of which it has seen that Slurm waits for no boot any
+# more. One that Slurm shows from then on is somebody else's.
+AWAITED_NO_MORE = "reboot_awaited_no_more"
 # Slurm prints when a reason was set in whole seconds.
 _WHOLE = timedelta(seconds=1)
 # The fact of a run: the person's reason under which it has said that its own reboot still stands.
@@ -174,8 +177,10 @@ def is_resumed_since_attempt(ctx: Context) -> bool:
 def is_own_reboot_awaited(facts: Mapping[str, Any]) -> bool:
     """Whether the run has asked for a reboot whose boot it has not seen. One that a person asked
     for is theirs to cancel, also where the run waits for it."""
-    is_awaited = "reboot_at" in facts and "booted_at" not in facts
-    return is_awaited and REBOOTED_BY_ANOTHER not in facts and REBOOT_CANCELLED not in facts
+    asked_at = facts.get("reboot_at")
+    if asked_at is None or "booted_at" in facts or facts.get(AWAITED_NO_MORE) == asked_at:
+        return False
+    return REBOOTED_BY_ANOTHER not in facts and REBOOT_CANCELLED not in facts
 
 
 def is_own_reboot_queued(ctx: Context) -> bool:

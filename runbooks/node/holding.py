@@ -21,9 +21,6 @@ _WHOLE = timedelta(seconds=1)
 
 # The fact of a run: when the slurmctld began that showed no drain of ours any more.
 LOST_AT = "slurm_state_lost_at"
-# The fact of a run: the request for a reboot of which it has seen that Slurm waits for no boot any
-# more.
-_AWAITED_NO_MORE = "reboot_awaited_no_more"
 # The fact of a run: when it last saw that Slurm had still to send its reboot.
 QUEUED_AT = "reboot_queued_at"
 # The fact of a run: when Slurm last showed its drain, as long as a slurmctld that began anew might
@@ -67,8 +64,8 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     asked_at = ctx.facts.get("reboot_at")
     if isinstance(found, Held) and asked_at is not None and not ctx.state.is_rebooting:
         # From here on Slurm itself gives the node back to nobody.
-        ctx.facts[_AWAITED_NO_MORE] = asked_at
-    is_awaited = ctx.facts.get(_AWAITED_NO_MORE) != asked_at
+        ctx.facts[drains.AWAITED_NO_MORE] = asked_at
+    is_awaited = ctx.facts.get(drains.AWAITED_NO_MORE) != asked_at
     if not (is_resumed and is_sent and is_awaited) or sent_after is None:
         return found
     config = ctx.world.slurm.read_config()

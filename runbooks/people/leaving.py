@@ -137,6 +137,29 @@ def leave_drains(
             yield _leave(held, world=world, actor=actor, clock=clock)
         except SlurmError as error:
             yield Left(held.node, f"{held.node} is left as it is: {error}", is_done=False)
+    yield from _leave_reboots(world, actor=actor, clock=clock)
+
+
+def _leave_reboots(world: World, *, actor: str, clock: _Clock) -> Iterator[Left]:
+    """What runs have asked Slurm for and it has not sent, on nodes that people have put back in
+    service or taken over since: no run looks after it any more."""
+    for name, state in sorted(world.slurm.read_nodes().items()):
+        if "REBOOT_REQUESTED" not in state.flags:
+            continue
+        ended = Run.objects.filter(node__name=name, finished_at__isnull=False)
+        asking = ended.filter(facts__has_key="reboot_at").select_related("incident", "node")
+        run = asking.order_by("-pk").first()
+        if run is None:
+            continue
+        now = clock()
+        try:
+            ctx = contexts.build_context(run, state, None, now=now, world=world)
+            text = drains.withdraw_own_reboot(ctx)
+        except SlurmError as error:
+            yield Left(name, f"{name} is left as it is: {error}", is_done=False)
+            continue
+        if text:
+            yield _tell(run, text, ask=None, actor=actor, now=now)
 
 
 def _find_held(world: World, now: datetime) -> Iterator[Context]:

@@ -117,7 +117,7 @@ def _give_up(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed | 
     of the drain, which the ended run sees. A person's reboot is theirs to cancel.
     """
     minutes = round((ctx.now - asked_at).total_seconds() / 60)
-    is_persons = drains.REBOOTED_BY_ANOTHER in ctx.facts
+    is_persons = not drains.is_own_reboot_awaited(ctx.facts)
     if is_persons and "REBOOT_REQUESTED" in ctx.state.flags:
         return Failed(
             f"{ctx.node} still waits for the reboot that someone else asked for: Slurm has not sent"

@@ -85,6 +85,7 @@ class Command(StoreCommand):
             becomes = "given back" if drain.gives_back else "handed to people, and stays drained"
             but = f" It is not given back: {drain.objection}." if drain.objection else ""
             self._say(f'* {drain.node} ("{drain.reason}"{since}) is {becomes}.{but}')
+        self._say("* Reboots that are not sent yet are cancelled where people have the node back.")
         self._tell_not_held({drain.node for drain in held})
         ended = retention.count_past(now)
         self._say(f"* History of {sum(ended.values())} units is written to {self._directory}.")

@@ -568,6 +568,32 @@ def test_a_reboot_that_a_person_asks_for_after_ours_was_cancelled_is_theirs() ->
     assert node(site).flags == {"REBOOT_REQUESTED"}
 
 
+def test_a_reboot_that_a_person_asks_for_after_ours_went_with_our_drain_is_theirs() -> None:
+    """Their resume took ours away, and is not to be told from what a slurmctld forgets that began
+    anew just then: the node is drained again."""
+    site = Site(nodes=2, slurm={"SLURM_VERSION": "26.05.5", "ReturnToService": "2"})
+    site.slurm.keeps_accounts = False
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    site.now += timedelta(seconds=5)
+    site.slurm.human_resume("gn001")
+    site.slurm.configure("BOOT_TIME", f"{site.now:%Y-%m-%dT%H:%M:%S}")
+    run = site.advance(run, times=2)
+    assert (run.state, node(site).flags) == (RunState.RUNNING, {"DRAIN"})
+    site.now += timedelta(seconds=5)
+    run = site.advance(run)
+    site.slurm.human_reboot("gn001")
+    site.now += timedelta(seconds=5)
+    site.slurm.update("gn001", "UNDRAIN", "")
+    for _ in range(3):
+        site.now += timedelta(minutes=1)
+        run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert node(site).flags == {"REBOOT_REQUESTED"}
+
+
 def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_incident_is_closed() -> None:
     site = Site(nodes=2)
     site.slurm.send_reboots_after(timedelta(hours=1))

@@ -256,6 +256,38 @@ def test_a_person_in_the_moment_in_which_our_reboot_is_cancelled_gets_their_word
 
 
 @pytest.mark.django_db
+def test_our_reboot_does_not_hit_whoever_has_just_taken_the_drain_away() -> None:
+    """No run looks after it once Kintsugi leaves."""
+    site = Site(nodes=3)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    site.slurm.update(NODE, "UNDRAIN", "")
+    assert state_of(site).flags == {"REBOOT_REQUESTED"}
+    [left] = leave(site)
+    assert state_of(site).flags == frozenset()
+    assert "is cancelled" in left.text
+    assert told(run) == [left.text]
+    assert leave(site) == []
+
+
+@pytest.mark.django_db
+def test_whoever_has_taken_a_node_over_is_told_that_our_reboot_of_it_still_stands() -> None:
+    site = Site(nodes=3)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    site.slurm.human_drain(NODE, THEIRS)
+    [left] = leave(site)
+    assert f"scontrol cancel_reboot {NODE}" in left.text
+    assert (state_of(site).flags, state_of(site).reason) == ({"DRAIN", "REBOOT_REQUESTED"}, THEIRS)
+    assert told(run) == [left.text]
+    assert leave(site) == []
+
+
+@pytest.mark.django_db
 def test_a_persons_reboot_is_left_standing() -> None:
     site = Site(nodes=3)
     site.slurm.send_reboots_after(timedelta(hours=1))
