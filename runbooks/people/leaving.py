@@ -141,25 +141,26 @@ def leave_drains(
 
 
 def _leave_reboots(world: World, *, actor: str, clock: _Clock) -> Iterator[Left]:
-    """What runs have asked Slurm for and it has not sent, on nodes that people have put back in
-    service or taken over since: no run looks after it any more."""
-    for name, state in sorted(world.slurm.read_nodes().items()):
-        if "REBOOT_REQUESTED" not in state.flags:
+    """What runs that were ended here have asked Slurm for and it has not sent, on nodes that people
+    have put back in service or taken over since: no run looks after it any more. Each is looked at
+    once; what Slurm is asked for later is somebody else's."""
+    states = world.slurm.read_nodes()
+    ended = Run.objects.filter(outcome=REASON, facts__has_key="reboot_at", node__name__in=states)
+    for run in ended.select_related("incident", "node").order_by("pk"):
+        if not drains.is_own_reboot_awaited(run.facts):
             continue
-        ended = Run.objects.filter(node__name=name, finished_at__isnull=False)
-        asking = ended.filter(facts__has_key="reboot_at").select_related("incident", "node")
-        run = asking.order_by("-pk").first()
-        if run is None:
-            continue
-        now = clock()
+        now, state = clock(), states[run.place]
         try:
             ctx = contexts.build_context(run, state, None, now=now, world=world)
             text = drains.withdraw_own_reboot(ctx)
         except SlurmError as error:
-            yield Left(name, f"{name} is left as it is: {error}", is_done=False)
+            yield Left(run.place, f"{run.place} is left as it is: {error}", is_done=False)
             continue
+        run.facts[drains.AWAITED_NO_MORE] = run.facts["reboot_at"]
         if text:
             yield _tell(run, text, ask=None, actor=actor, now=now)
+        else:
+            Run.objects.filter(pk=run.pk, fence=run.fence).update(facts=run.facts)
 
 
 def _find_held(world: World, now: datetime) -> Iterator[Context]:

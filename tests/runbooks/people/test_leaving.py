@@ -17,6 +17,7 @@ from fixtures.memory_slurm_commands import CommandShell
 from incidents.inventory import node_tokens
 from incidents.models import Node
 from kintsugi.clients import wiring
+from runbooks import services
 from runbooks.engine import turn
 from runbooks.models import AuditEntry, Run, RunState, StopSwitch
 from runbooks.node import overwritten
@@ -285,6 +286,36 @@ def test_whoever_has_taken_a_node_over_is_told_that_our_reboot_of_it_still_stand
     assert (state_of(site).flags, state_of(site).reason) == ({"DRAIN", "REBOOT_REQUESTED"}, THEIRS)
     assert told(run) == [left.text]
     assert leave(site) == []
+
+
+@pytest.mark.django_db
+def test_a_reboot_that_a_person_asks_for_after_a_leave_is_theirs_at_the_next() -> None:
+    site = Site(nodes=3)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    leave(site)
+    assert state_of(site).flags == {"DRAIN"}
+    site.slurm.human_resume(NODE)
+    site.slurm.human_reboot(NODE)
+    assert leave(site) == []
+    assert state_of(site).flags == {"REBOOT_REQUESTED"}
+
+
+@pytest.mark.django_db
+def test_a_reboot_of_a_person_is_not_taken_for_that_of_a_run_that_ended_before() -> None:
+    """Its own had gone with the person's resume."""
+    site = Site(nodes=3)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    services.abort(run.pk, actor="bob", now=site.now)
+    site.slurm.human_resume(NODE)
+    site.slurm.human_reboot(NODE)
+    assert leave(site) == []
+    assert state_of(site).flags == {"REBOOT_REQUESTED"}
 
 
 @pytest.mark.django_db
