@@ -81,10 +81,11 @@ class Reboot(Base):
         return None
 
     def run(self, ctx: Context) -> Result:
+        after = ctx.world.slurm_writer.reboot(ctx.node, as_seen=ctx.state)
+        # Not before: of a worker that comes too late to ask, its facts are kept all the same.
         ctx.facts["reboot_at"] = format_iso(ctx.now)
         ctx.facts.pop(drains.REBOOTED_BY_ANOTHER, None)
         ctx.facts.pop(drains.REBOOT_CANCELLED, None)
-        after = ctx.world.slurm_writer.reboot(ctx.node, as_seen=ctx.state)
         ctx.facts[drains.ASKED_UNDER_DRAIN] = after.is_draining
         return Done(f"{ctx.node} reboots: Slurm has taken the request.")
 

@@ -594,6 +594,22 @@ def test_a_reboot_that_a_person_asks_for_after_ours_went_with_our_drain_is_their
     assert node(site).flags == {"REBOOT_REQUESTED"}
 
 
+def test_a_run_that_a_person_ends_just_before_its_reboot_counts_no_later_one_as_its_own() -> None:
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+
+    def abort(point: str) -> None:
+        if point == "attempted":
+            services.abort(run.pk, actor="bob", now=site.now)
+
+    turn.advance(run.pk, now=site.now, world=site.world, at=abort)
+    run.refresh_from_db()
+    assert (run.state, node(site).flags) == (RunState.ABORTED, {"DRAIN"})
+    assert "reboot_at" not in run.facts
+
+
 def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_incident_is_closed() -> None:
     site = Site(nodes=2)
     site.slurm.send_reboots_after(timedelta(hours=1))
