@@ -152,6 +152,8 @@ def _leave_reboots(world: World, *, actor: str, clock: _Clock) -> Iterator[Left]
         now, state = clock(), states[run.place]
         try:
             ctx = contexts.build_context(run, state, None, now=now, world=world)
+            if state.is_draining and drains.get_owner(ctx) is Owner.THIS_INCIDENT:
+                continue  # it could not be left now: the next call takes both away
             text = drains.withdraw_own_reboot(ctx)
         except SlurmError as error:
             yield Left(run.place, f"{run.place} is left as it is: {error}", is_done=False)

@@ -25,7 +25,7 @@ from runbooks.node import traces as node_traces
 from runbooks.people import leaving
 from runbooks.people.leaving import Left
 from runbooks.slurm.client import ScontrolWriter, parse_controller
-from runbooks.slurm.protocol import NodeState
+from runbooks.slurm.protocol import NodeState, SlurmRefusal
 from runbooks.step import World
 from tests.runbooks.node.test_overwritten import Meanwhile
 from tests.runbooks.site import CLUSTER, Site
@@ -301,6 +301,29 @@ def test_a_reboot_that_a_person_asks_for_after_a_leave_is_theirs_at_the_next() -
     site.slurm.human_reboot(NODE)
     assert leave(site) == []
     assert state_of(site).flags == {"REBOOT_REQUESTED"}
+
+
+@pytest.mark.django_db
+def test_a_reboot_under_a_drain_that_could_not_be_left_is_cancelled_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(nodes=3)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+
+    def refuse(*args: object, **values: object) -> NodeState:
+        raise SlurmRefusal("slurmctld is busy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.slurm, "cancel_reboot", refuse)
+        [left] = leave(site)
+    assert not left.is_done
+    assert state_of(site).flags == {"DRAIN", "REBOOT_REQUESTED"}
+    [left] = leave(site)
+    assert left.is_done
+    assert state_of(site).flags == {"DRAIN"}
 
 
 @pytest.mark.django_db
