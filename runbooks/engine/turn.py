@@ -341,6 +341,7 @@ def _is_settled(turn: RunTurn, ctx: Context) -> bool:
     assert step is not None  # noqa: S101 - only `advance` itself makes a turn without one
     done = step.find_done(ctx)
     if done is not None:
+        holding.note_shown_drain(ctx)
         outcome = StepRun.Outcome.ALREADY_DONE
         ending.store_result(turn, done, is_last=_is_last(run), outcome=outcome)
         return True

@@ -185,13 +185,15 @@ def is_own_reboot_awaited(facts: Mapping[str, Any]) -> bool:
 
 def is_own_reboot_queued(ctx: Context) -> bool:
     """Whether Slurm has still to send the reboot that this run has asked for. One that is queued
-    may be somebody else's: the node has booted since, or their request has brought a reason."""
+    may be somebody else's: the node has booted since, their request has brought a reason, or it
+    came after a crash, of which Slurm's own reason stands there before and after it."""
     is_queued = is_own_reboot_awaited(ctx.facts) and "REBOOT_REQUESTED" in ctx.state.flags
     asked_at = get_fact_time(ctx, "reboot_at")
     if not is_queued or (asked_at is not None and node_states.has_booted(ctx.state, asked_at)):
         return False
-    is_out = ctx.state.is_draining or ctx.state.is_failing
-    return is_out or not _is_asked_with_reason(ctx)
+    if ctx.state.is_draining or ctx.state.is_failing:
+        return True
+    return ctx.state.base != "DOWN" and not _is_asked_with_reason(ctx)
 
 
 def _is_asked_with_reason(ctx: Context) -> bool:
@@ -213,7 +215,7 @@ def withdraw_own_reboot(ctx: Context) -> str:
     if not is_own_reboot_awaited(ctx.facts) or "REBOOT_REQUESTED" not in ctx.state.flags:
         return ""
     if not is_own_reboot_queued(ctx):
-        return f"Somebody has asked Slurm to reboot {ctx.node} since: that is left to them."
+        return _format_left_reboot(ctx)
     if ctx.state.is_draining or ctx.state.is_failing:
         if ctx.facts.get(_TOLD_UNDER) == ctx.state.reason:
             return ""
@@ -224,6 +226,18 @@ def withdraw_own_reboot(ctx: Context) -> str:
     return (
         "The reboot that Kintsugi had asked for, and that Slurm had not sent, is cancelled:"
         f" {ctx.node} runs on."
+    )
+
+
+def _format_left_reboot(ctx: Context) -> str:
+    asked_at = get_fact_time(ctx, "reboot_at")
+    has_booted = asked_at is not None and node_states.has_booted(ctx.state, asked_at)
+    if has_booted or ctx.state.base != "DOWN":
+        return f"Somebody has asked Slurm to reboot {ctx.node} since: that is left to them."
+    return (
+        f"Slurm is still to reboot {ctx.node}, which has gone down in service. Whether Kintsugi had"
+        " asked for that or somebody has since, Slurm does not tell: it is left. To cancel it:"
+        f" scontrol cancel_reboot {ctx.node}"
     )
 
 

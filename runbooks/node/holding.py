@@ -77,6 +77,12 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     )
 
 
+def note_shown_drain(ctx: Context) -> None:
+    """Of a look after which nothing is left to do: get_hold notes it too."""
+    if not drains.is_lent(ctx.facts) and isinstance(drains.evaluate_hold(ctx), Held):
+        _note_shown(ctx, _get_held_at(ctx))
+
+
 def _has_kept_reason(ctx: Context) -> bool:
     """Whether slurmctld still knows the reason that the run wrote: a resume leaves it from 23.11 to
     25.11 without accounts, and a slurmctld that has forgotten the drain has no reason either."""

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from runbooks import services
-from runbooks.models import Breaker, Run, RunState
+from runbooks.guards.policy import DRAIN_REBOOT_VERIFY
+from runbooks.models import Breaker, Mode, Run, RunState
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -163,6 +164,21 @@ def test_a_person_resumes_a_node_that_was_drained_within_a_second_of_slurmctlds_
     assert waits_for_jobs(run)
     assert site.slurm.read_nodes(("gn001",))["gn001"].is_draining
     site.now += timedelta(milliseconds=200)
+    site.slurm.human_resume("gn001")
+    run = site.play(run)
+    assert run.state == RunState.ABORTED, site.story(run.incident)
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_draining
+
+
+def test_a_person_resumes_a_node_whose_drain_was_shown_as_a_step_found_nothing_to_do() -> None:
+    """slurmctld was restarted within the second of the drain, and no job was on the node."""
+    site = Site()
+    site.set_mode(Mode.OFF, DRAIN_REBOOT_VERIFY)
+    run = site.advance(site.begin(site.lose_gpu()))
+    site.slurm.configure("BOOT_TIME", f"{site.now:%Y-%m-%dT%H:%M:%S}")
+    site.now += timedelta(milliseconds=200)
+    run = site.advance(run)
+    assert run.plan[run.step]["step"] == "ask_person"
     site.slurm.human_resume("gn001")
     run = site.play(run)
     assert run.state == RunState.ABORTED, site.story(run.incident)

@@ -41,3 +41,19 @@ def test_it_is_told_once_of_each_drain() -> None:
     context = queued_under("bob: hands inside")
     assert drains.withdraw_own_reboot(context)
     assert drains.withdraw_own_reboot(context) == ""
+
+
+@pytest.mark.parametrize("reason", ["Not responding", ""])
+def test_on_a_node_that_went_down_in_service_it_is_left_since_it_may_be_a_persons(
+    reason: str,
+) -> None:
+    """A person resumed the node, which cancelled ours, it crashed, and they asked for a reboot: a
+    request leaves the reason that stands there."""
+    context = queued_under(reason)
+    flags = frozenset({"NOT_RESPONDING", "REBOOT_REQUESTED"})
+    context = replace(context, state=replace(context.state, base="DOWN", flags=flags))
+    said = drains.withdraw_own_reboot(context)
+    assert "Whether Kintsugi had asked for that or somebody has since" in said
+    assert "scontrol cancel_reboot gn001" in said
+    assert drains.is_own_reboot_awaited(context.facts)
+    assert drains.REBOOT_CANCELLED not in context.facts
