@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ TOLD_WITHIN = timedelta(minutes=10)
 # Rows follow Slurm by the next turn of the run: five minutes at most, and the lease of a dead worker.
 AGREES_WITHIN = timedelta(minutes=6)
 WITHDRAWN_WITHIN = timedelta(minutes=2)
+_LEFT_FOR = re.compile(r"stays drained for incident #(\d+)")
 
 
 # Of each act of the product
@@ -653,7 +655,25 @@ def our_drains_belong_to_incidents(play: Play) -> None:
             raise Broken(f"{node} is drained for #{number}, which is {incident.state}")
 
 
+def a_node_left_for_another_incident_is_not_forgotten(play: Play) -> None:
+    """That one is open, somebody is asked, or the node is still looked at."""
+    for node in play.site.names:
+        state = play.look(node)
+        if not state.is_draining or state.reason not in play.record.own_reasons or play.has_work():
+            continue
+        number = int(state.reason.removeprefix("kintsugi:").partition("/")[0])
+        incident = Incident.objects.get(pk=number)
+        texts = " ".join(incident.timeline.values_list("text", flat=True))
+        left_for = [int(other) for other in _LEFT_FOR.findall(texts)]
+        concerned = Incident.objects.filter(pk__in=[number, *left_for])
+        is_asked = concerned.exclude(needs_human="").exists()
+        is_open = concerned.filter(state__in=OPEN).exists()
+        if left_for and not is_asked and not is_open:
+            raise Broken(f"{node} was left drained for #{left_for}, and is forgotten")
+
+
 AT_THE_END: tuple[Callable[[Play], None], ...] = (
+    a_node_left_for_another_incident_is_not_forgotten,
     cards_say_what_the_incident_is,
     our_drains_belong_to_incidents,
 )

@@ -131,6 +131,11 @@ _OUT_BEFORE = 0.25
 # As a site begins: the first repair of all in shadow, and armed on few nodes.
 _ARMED_BEFORE = 0.25
 _HAS_SPARE, _HAS_LEMON, _CHOOSES_SPARE, _SPARE_IS_BARRED = 0.4, 0.3, 0.5, 0.3
+# A play is shorter than the window in which faults of one node are one incident: in some plays they
+# join within a second alone, and a service of a node dies while its run is at one of these steps.
+_FAULTS_STAY_APART, _SERVICE_DIES = 0.25, 0.15
+_SHORT_WINDOW = timedelta(seconds=1)
+_STEPS_OF_SECOND_FAULTS = ("wait_for_jobs", "reboot", "wait_for_boot", "verify", "resume")
 # How many of all kinds of acts are in a play at all. Most days of a site know few of them, and what
 # many of them do together ends most runs before their late steps (swarm testing, Groce et al.,
 # ISSTA 2012).
@@ -301,6 +306,8 @@ class Play:
         stock = random.Random(f"{seed} reserve")
         has_spare = stock.random() < _HAS_SPARE or is_vendor_aimed
         self._barring = random.Random(f"{seed} bar")
+        self._second = random.Random(f"{seed} second fault")
+        self._has_second_faults = self._second.random() < _FAULTS_STAY_APART
         self.site = sites.Site(
             nodes=NODES + has_spare,
             slurm=settings,
@@ -416,8 +423,11 @@ class Play:
 
     def play(self) -> None:
         orders = frozenset({Kind.COLD_CYCLE} if self.wants_two_persons else ())
+        chosen = {**settings.KINTSUGI, SETTING: orders}
+        if self._has_second_faults:
+            chosen["KINTSUGI_JOIN_WINDOW"] = _SHORT_WINDOW
         with (
-            override_settings(KINTSUGI={**settings.KINTSUGI, SETTING: orders}),
+            override_settings(KINTSUGI=chosen),
             between_statements(self._pause_at_statement),
             before_runs_begin(self._pause_before_run),
             checks_undisturbed(self._undisturbed),
@@ -556,6 +566,7 @@ class Play:
         run = _get_run(_RUN_WITH_NODE, self.dice.choice(sorted(due)))
         record = self.record
         self._act_at("begin", _get_step(run), run.place)
+        self._let_service_die(_get_step(run), run.place)
         run = _get_run(_RUN, run.pk)
         name = _get_step(run)
         view = TurnView(
@@ -680,6 +691,13 @@ class Play:
         self._focus = ""
         if len(self.trace) == told:
             self._aim = aim
+
+    def _let_service_die(self, step: str, node: str) -> None:
+        """A fault of another incident, on the node of a run that is about to take a turn."""
+        if self._is_quiet or not self._has_second_faults or step not in _STEPS_OF_SECOND_FAULTS:
+            return
+        if self._second.random() < _SERVICE_DIES:
+            self.others.stop_service(node)
 
     def _work_on_another(self) -> None:
         due = services.get_due_runs(self.site.now)

@@ -99,9 +99,9 @@ class Site:
         play.note("node", f"{node} has {injection}: {fault_type}")
         self.tell(fault_type, play.site.gpu(node), LINE)
 
-    def stop_service(self) -> None:
+    def stop_service(self, node: str = "") -> None:
         """It is down, a poll sees that, and a restart of it or of the node ends it."""
-        play, node = self.play, self.play.choose_node()
+        play, node = self.play, node or self.play.choose_node()
         simulated = play.site.nodes.nodes[node]
         if SERVICE in simulated.facet(HostFacet).down or not simulated.is_up:
             return
