@@ -39,7 +39,7 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("<189>123: Nov  1 12:00:00.1: %QUUX-5-FROB: fan tray 2 failed to answer", "%QUUX"),
         ("<30>Nov  1 12:00:00 gn001 systemd[1]: Failed to start the NVMe array.", "systemd"),
         # By the mark that its maker puts before an error, whatever the words.
-        ("Nov  1 12:00:00 gn001 kernel: NVRM: quuxFrob_GH100: leaving the frob as it is", "kernel"),
+        ("Nov  1 12:00:00 gn001 kernel: NVRM: quuxFrob: leaving the frob as it is", "kernel"),
         ("Nov  1 12:00:00 gn001 kernel: Lustre: 7:0:(quux.c:12:quux_frob()) frobs only", "kernel"),
         ("Nov  1 12:00:00 leaf01 bgpd[9]: [AB12C-3D4E5][EC 33554433] quux: frob of 9", "bgpd"),
         ("gn001:7:9 [0] quux.cc:12 NCCL WARN quux of 9 frobs", "NCCL"),
@@ -64,7 +64,7 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
             "orchagent",
         ),
         ("Nov  1 12:00:00 gn001 systemd[1]: dcgm-quux.service: Main process exited", "systemd"),
-        ("Nov  1 12:00:00 gn001 kernel: slurmctld[99]: segfault at 0 ip 7f sp 7f", "kernel"),
+        ("Nov  1 12:00:00 gn001 kernel: ibacm[99]: segfault at 0 ip 7f sp 7f", "kernel"),
         # Calm by the program's own word, of a part of the machine that failed.
         ("Nov  1 12:00:00 gn001 slurmd[9]: slurmd: quux of GPU 7 failed", "slurmd"),
         ("Nov  1 12:00:00 gn001 slurmd[9]: slurmd: error: quux is unhealthy", "slurmd"),
