@@ -78,7 +78,7 @@ _BSD = re.compile(
     r"(?:(?P<year>\d{4})\s+)?"
     # A month by its number: glibc's ja_JP, zh_CN and zh_TW, as journalctl prints it there.
     r"(?:(?P<name>[^\W\d_]{3,6})\.?|(?P<month>\d{1,2})月)\s+(?P<day>\d{1,2})"
-    r"(?:,?\s+(?P<year2>\d{4}))?\s+" + _CLOCK + r"(?:\s+(?P<year3>(?:19|20)\d\d)(?=[\s\]:]|$))?"
+    r"(?:,?\s+(?P<year2>\d{4}))?\s+" + _CLOCK + r"(?:\s+(?P<year3>(?:19|20)\d\d)(?=[\s\[\]:]|$))?"
     r"(?:\s(?P<zone>UTC|GMT|[A-Z]{2,5}(?=\s?:)))?"
 )
 # `journalctl --output=short-unix`: seconds since 1970, and a machine with a program behind them.
@@ -163,6 +163,20 @@ _OF_KERNEL = re.compile(
     r"|bond\d+|(?:eth|ib)\d+|ib[ps]\w+|en[ops]\w+|bnx2x?|i40e|iavf|ixgbe|ig[bc]|irdma|efa|ena"
     r"|tg3|e1000e?|r8169|ipmi_\w+|hfi1|qla2xxx"
 )
+# Which process of a parallel job wrote the line, as who began it puts it before each: Open MPI and
+# PRRTE (iof, `--output tag`, tag-detailed, tag-fullname and rank), torchrun (torch/distributed/
+# elastic/multiprocessing/tail_log.py: role and local rank), PyTorch's handler of exceptions
+# (torch/distributed/distributed_c10d.py), Ray and vLLM (ray/_private/worker.py), in colour or not.
+_JOB_LABELS = re.compile(
+    r"(?:(?:\x1b\[[\d;]{0,12}m){0,2}(?:"
+    r"\[(?:[\w.@-]{1,120},)?\d{1,9}\](?:\[[\w.-]{1,120}:\w{1,10}\])?<std(?:out|err|diag)>: ?"
+    r"|\[[a-z][a-z_]{0,30}\d{1,6}\]: ?"
+    r"|\([\w.:<>-]{1,100}(?: [a-z]{1,12}=[\w.:-]{1,45}){0,2} pid=\d{1,9}(?:, ip=[\da-f.:]{2,45})?\)"
+    r"(?:\x1b\[[\d;]{0,12}m)? "
+    r")){1,3}"
+)
+# What such a line's program counts as: not the kernel, which is meant where a line names none.
+_JOB = "job"
 # Levels before a message whose program wrote no name, as Slurm's daemons in the foreground.
 _LEVELS = ("error", "fatal")
 # Those that no program is named after, in files of a platform's own (`ERROR: it failed`).
@@ -511,6 +525,9 @@ def _finish(
     uptime = _UPTIME.match(body)
     if uptime is not None:
         host, body = host or uptime["host"], body[uptime.end() :]
+    labels = _JOB_LABELS.match(body) if program != "kernel" and not seconds else None
+    if labels is not None:
+        program, body = program or _JOB, body[labels.end() :]
     occurred_at, has_stamp = at or clock.observed_at, at is not None
     return Header(
         host=host,

@@ -85,7 +85,7 @@ PROGRAMS = (
 # Programs in whose lines a part of the machine must be named as well: they speak of everything.
 GENERAL_PROGRAMS = (
     *("kernel", "systemd", "systemd-networkd", "systemd-udevd", "networkmanager", "ifup*"),
-    *("udevd*", "network*", "dracut*", "dhclient*", "wickedd*"),
+    *("udevd*", "network*", "dracut*", "dhclient*", "wickedd*", "job"),
 )
 # Drivers and subsystems of a server's and a switch's kernel begin their messages with their names:
 # MAINTAINERS of Linux 6.x, for PCI, network, RDMA, SCSI, block, file systems, RAS, power.

@@ -169,6 +169,35 @@ def test_every_form_gives_host_time_and_message(
     assert found.body == XID
 
 
+@pytest.mark.parametrize(
+    "label",
+    [
+        "[1,3]<stderr>:",
+        "[prterun-gn001-99@1,3]<stdout>: ",
+        "[1,3][gn001:4711]<stderr>:",
+        "[3]<stdout>: ",
+        "[default0]:[rank12]:",
+        "[rank12]: ",
+        "(RayTrainWorker pid=4711, ip=10.0.0.3) ",
+        "\x1b[36m(EngineCore_0 pid=4711)\x1b[0m ",
+        "(VllmWorker rank=3 pid=4711) ",
+    ],
+)
+def test_a_line_that_a_launcher_labels_is_a_jobs_and_not_the_kernels(label: str) -> None:
+    found = header(label + XID)
+    assert (found.program, found.body) == ("job", XID)
+
+
+def test_a_launchers_stamp_ends_before_its_label() -> None:
+    found = header("Sun Jan 12 03:04:05 2025[1,3]<stderr>:it failed")
+    assert (found.occurred_at, found.program, found.body) == (AT, "job", "it failed")
+
+
+def test_what_looks_like_a_label_behind_the_kernels_stamp_is_the_kernels_own() -> None:
+    found = header("[  390.306117] [drm0]: it failed")
+    assert (found.program, found.body) == ("", "[drm0]: it failed")
+
+
 @pytest.mark.parametrize("name", ["JBD2", "ata1.00", "INFO", "bnx2x", "ib0", "DMAR"])
 def test_what_the_kernel_names_is_no_program_when_nothing_stands_before_it(name: str) -> None:
     bare = header(f"{name}: something failed")
