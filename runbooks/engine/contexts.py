@@ -26,14 +26,30 @@ from runbooks.slurm.protocol import NodeState, SlurmRefusal
 from runbooks.step import ActiveFault, Context, World
 
 
-def build_context(
-    run: Run, state: NodeState, attempted_at: datetime | None, *, now: datetime, world: World
+def build_context_without_state(
+    run: Run, find_target: Callable[[], Target], *, now: datetime, world: World
 ) -> Context:
+    """For who looks at the node while Slurm has still to say how it is."""
+    unknown = NodeState(run.place, "UNKNOWN", frozenset(), "", "", None, None, ())
+    context = create_context(run, unknown, find_target=find_target, now=now, world=world)
+    context.find_members = partial(_load_members, run)
+    return context
+
+
+def build_context(
+    run: Run,
+    state: NodeState,
+    attempted_at: datetime | None,
+    *,
+    now: datetime,
+    world: World,
+    find_target: Callable[[], Target] | None = None,
+) -> Context:
+    """`find_target` where the turn has one already."""
     if run.node is None or run.node.is_provisional:
         raise SlurmRefusal(f"{run.place} is not in the inventory")
-    context = create_context(
-        run, state, find_target=partial(_load_target, run.place), now=now, world=world
-    )
+    find_target = find_target or partial(load_target, run.place)
+    context = create_context(run, state, find_target=find_target, now=now, world=world)
     context.attempted_at = attempted_at
     context.known_boot_id = run.node.boot_id
     context.may_adopt = partial(_may_adopt, state)
@@ -124,7 +140,7 @@ def _find_maintenance(run: Run, now: datetime) -> str:
     return active_windows.get_maintained(now).get(run.place, "")
 
 
-def _load_target(node: str) -> Target:
+def load_target(node: str) -> Target:
     found = services.get_target(node)
     if found is None:
         raise SlurmRefusal(f"{node} is not in the inventory")

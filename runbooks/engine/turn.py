@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 
 from django.db import transaction
 
+from detectors.detector import Target
 from incidents.db import own_errors
 from incidents.vendor import cases
 from incidents.vocabulary.lifecycle import State
@@ -160,17 +161,20 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     if run.mode == Mode.SHADOW:
         shadow_looks.write_down(run, now=now, world=world)
         return
-    snapshot = _read_snapshot(run, step, world)
+    early = witness_check.EarlyLook()
+    find_target = cache(partial(contexts.load_target, run.place))
+    snapshot = _read_snapshot(turn, world, partial(_look_early, turn, world, find_target, early))
     nodes = snapshot.nodes
     if run.place not in nodes:
         raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
-    ctx = contexts.build_context(run, nodes[run.place], turn.attempted_at, now=now, world=world)
+    build_context = partial(contexts.build_context, find_target=find_target, now=now, world=world)
+    ctx = build_context(run, nodes[run.place], turn.attempted_at)
     ctx.params, ctx.key = planned.params, turn.key
     if step.act is not Act.DRAIN:  # such a step looks itself at what became of its attempt
         drains.note_unkept_drain(ctx)
     if ending.restore_persons_drain(turn, ctx) or _gives_way(turn, ctx):
         return
-    if witness_check.is_denied(turn, ctx, world=world):
+    if witness_check.is_denied(turn, ctx, world=world, early=early):
         return
     if refutations.ends_turn(turn, ctx, world=world) or _is_settled(turn, ctx):
         return
@@ -195,14 +199,25 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     _act(turn, ctx, permission, at=at)
 
 
-def _read_snapshot(run: Run, step: Step, world: World) -> FleetSnapshot:
-    """Guards need the whole fleet, and what jobs need where the node is about to be taken; other
-    steps need their node alone."""
+def _read_snapshot(turn: RunTurn, world: World, look: Callable[[], None]) -> FleetSnapshot:
+    """Guards need the whole fleet, and what jobs need where the node is about to be taken, and
+    meanwhile its own look is taken; other steps need their node alone."""
+    run, step = turn.run, _get_planned(turn.run).step
     if step.act is None:
         return FleetSnapshot(world.slurm.read_nodes((run.place,)))
     if step.act is Act.DRAIN or run.claimed_at is None:
-        return fleet.read_snapshot(world.slurm)
+        return fleet.read_snapshot(world.slurm, beside=look)
     return FleetSnapshot(world.slurm.read_nodes())
+
+
+def _look_early(
+    turn: RunTurn, world: World, find_target: Callable[[], Target], early: witness_check.EarlyLook
+) -> None:
+    run = turn.run
+    if run.node is None or run.node.is_provisional:
+        return
+    without_state = partial(contexts.build_context_without_state, now=turn.now, world=world)
+    early.ask(run, without_state(run, find_target))
 
 
 def _gives_way(turn: RunTurn, ctx: Context) -> bool:

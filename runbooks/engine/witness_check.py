@@ -11,6 +11,7 @@ today's rules: the node is drained, and confirmed before anything else is done t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from detectors.faults import Action
@@ -22,7 +23,7 @@ from runbooks.engine.result import RunTurn
 from runbooks.lease.withdrawal_reasons import UNWITNESSED, Withdraw
 from runbooks.models import Run
 from runbooks.node import witnesses
-from runbooks.node.witnesses import Denied, Unseen, Witnessed
+from runbooks.node.witnesses import Denied, Testimony, Unseen, Witnessed
 from runbooks.step import ActiveFault, Context, Wait, World, format_iso, get_fact_time
 from runbooks.steps.drain import AdoptDrain, Drain
 
@@ -36,24 +37,43 @@ _TAKES_NODE = (Drain.name, AdoptDrain.name)
 _DENIED_SINCE, _ASKED_AT = "denied_since", "witness_asked_at"
 
 
-def is_denied(turn: RunTurn, ctx: Context, *, world: World) -> bool:
+@dataclass
+class EarlyLook:
+    """The node is asked while Slurm is: neither answer depends on the other. What it says counts
+    where `is_denied` then asks about the same faults."""
+
+    _candidates: Sequence[ActiveFault] = ()
+    _answer: Testimony | None = None
+
+    def ask(self, run: Run, ctx: Context) -> None:
+        """Where `is_denied` would, by what the rows say now."""
+        if not _needs_witness(run, ctx):
+            return
+        candidates = witnesses.list_candidates(ctx)
+        if _list_believed(run, ctx, candidates) or _was_just_asked(ctx):
+            return
+        self._candidates, self._answer = candidates, witnesses.find_witness(ctx, candidates)
+
+    def get_answer(self, candidates: Sequence[ActiveFault]) -> Testimony | None:
+        """None: nobody was asked about these."""
+        return self._answer if candidates == self._candidates else None
+
+
+def is_denied(turn: RunTurn, ctx: Context, *, world: World, early: EarlyLook) -> bool:
     """Whether the turn ends here, since the node's own witnesses deny what the run is for."""
     run = turn.run
-    least = _get_least_action(run)
-    takes_node = any(row["step"] in _TAKES_NODE for row in run.plan)
-    if witnesses.is_witnessed(ctx) or not (takes_node or least is Action.RESET_GPU):
+    if not _needs_witness(run, ctx):
         return False
     candidates = witnesses.list_candidates(ctx)
-    repairs = [fault for fault in candidates if fault.action.at_least(least)]
-    believed = [fault for fault in repairs if _is_believed(ctx, fault)]
+    believed = _list_believed(run, ctx, candidates)
     if believed:
         strongest = max(believed, key=lambda fault: fault.action.rank)
         return _is_chosen_anew(turn, ctx, strongest, candidates, world=world)
-    asked_at = get_fact_time(ctx, _ASKED_AT)
-    if asked_at is not None and ctx.now < asked_at + _ASK_AGAIN and _DENIED_SINCE not in ctx.facts:
+    if _was_just_asked(ctx):
         return False
     ctx.facts[_ASKED_AT] = format_iso(ctx.now)
-    answer = witnesses.find_witness(ctx, candidates)
+    answer = early.get_answer(candidates) or witnesses.find_witness(ctx, candidates)
+    least = _get_least_action(run)
     if isinstance(answer, Witnessed) and not answer.action.at_least(least):
         # A text called for the repair, and stands no more.
         answer = Denied(answer.fault, f"it shows no fault that calls for a repair: {answer.how}")
@@ -70,12 +90,32 @@ def is_denied(turn: RunTurn, ctx: Context, *, world: World) -> bool:
 def is_spared(run: Run, ctx: Context) -> bool:
     """Whether a run that may act would leave the node in service now: what it is for was told by
     nobody who is believed, and the node denies it. A look only."""
-    least = _get_least_action(run)
     candidates = witnesses.list_candidates(ctx)
-    repairs = (fault for fault in candidates if fault.action.at_least(least))
-    if any(_is_believed(ctx, fault) for fault in repairs):
+    if _list_believed(run, ctx, candidates):
         return False
     return isinstance(witnesses.find_witness(ctx, candidates), Denied)
+
+
+def _needs_witness(run: Run, ctx: Context) -> bool:
+    """Whether the run is to take its node out or to reset its GPUs, and nobody who can be believed
+    has seen its fault."""
+    takes_node = any(row["step"] in _TAKES_NODE for row in run.plan)
+    is_asked_for = takes_node or _get_least_action(run) is Action.RESET_GPU
+    return is_asked_for and not witnesses.is_witnessed(ctx)
+
+
+def _list_believed(run: Run, ctx: Context, candidates: Sequence[ActiveFault]) -> list[ActiveFault]:
+    """Those that speak for the run and need no witness."""
+    least = _get_least_action(run)
+    repairs = (fault for fault in candidates if fault.action.at_least(least))
+    return [fault for fault in repairs if _is_believed(ctx, fault)]
+
+
+def _was_just_asked(ctx: Context) -> bool:
+    """Whether the node has given no answer a moment ago."""
+    asked_at = get_fact_time(ctx, _ASKED_AT)
+    is_recent = asked_at is not None and ctx.now < asked_at + _ASK_AGAIN
+    return is_recent and _DENIED_SINCE not in ctx.facts
 
 
 def _get_least_action(run: Run) -> Action:

@@ -6,7 +6,7 @@ Reads only. What Slurm must be asked comes from the caller, who asks before any 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -42,6 +42,7 @@ from runbooks.models import (
 )
 from runbooks.node.witnesses import WITNESS
 from runbooks.plan.limits import Limits
+from runbooks.slurm import protocol
 from runbooks.slurm.demands import Demand
 from runbooks.slurm.protocol import NodeState, SlurmError, SlurmReader, SlurmRefusal
 
@@ -69,9 +70,11 @@ class FleetSnapshot:
     demands: tuple[Demand, ...] = ()
 
 
-def read_snapshot(slurm: SlurmReader) -> FleetSnapshot:
-    """All nodes, and what jobs need. Raises SlurmError."""
-    nodes, demands = slurm.read_nodes_and_demands()
+def read_snapshot(
+    slurm: SlurmReader, beside: Callable[[], None] = protocol.do_nothing
+) -> FleetSnapshot:
+    """All nodes, and what jobs need; `beside` is done while Slurm is asked. Raises SlurmError."""
+    nodes, demands = slurm.read_nodes_and_demands(beside)
     return FleetSnapshot(nodes, tuple(demands))
 
 

@@ -37,6 +37,7 @@ from runbooks.slurm.protocol import (
     SlurmJob,
     SlurmRefusal,
     check_unchanged,
+    do_nothing,
     format_own_name,
     format_state,
 )
@@ -95,11 +96,13 @@ class ScontrolReader:
     def list_demands(self) -> list[Demand]:
         return demands.parse_demands(self._ask(*demands.SQUEUE))
 
-    def read_nodes_and_demands(self) -> tuple[dict[str, NodeState], list[Demand]]:
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="squeue") as beside:
-            asked = beside.submit(self.list_demands)
-            nodes = self.read_nodes()
-            return nodes, asked.result()
+    def read_nodes_and_demands(
+        self, beside: Callable[[], None] = do_nothing
+    ) -> tuple[dict[str, NodeState], list[Demand]]:
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="slurm") as threads:
+            nodes, asked = threads.submit(self.read_nodes), threads.submit(self.list_demands)
+            beside()
+            return nodes.result(), asked.result()
 
     def read_recent_jobs(self, lately: timedelta) -> RecentJobs:
         between = slurm_output.create_separator()

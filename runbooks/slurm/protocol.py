@@ -114,6 +114,10 @@ class NodeEvent:
     ended_at: datetime | None
 
 
+def do_nothing() -> None:
+    """The caller has nothing to do while Slurm is asked."""
+
+
 class SlurmReader(Protocol):
     """What Slurm shows: all that a process may ask that never acts. Every method raises
     SlurmError."""
@@ -135,9 +139,12 @@ class SlurmReader(Protocol):
         """How many nodes each job needs that runs, or waits for nodes."""
         ...
 
-    def read_nodes_and_demands(self) -> tuple[dict[str, NodeState], list[Demand]]:
+    def read_nodes_and_demands(
+        self, beside: Callable[[], None] = do_nothing
+    ) -> tuple[dict[str, NodeState], list[Demand]]:
         """All nodes, and what jobs need: both are asked at once, since each answer takes its
-        time."""
+        time. The caller's thread does what is to be done `beside` meanwhile, and what that raises
+        is raised."""
         ...
 
     def read_recent_jobs(self, lately: timedelta) -> RecentJobs:

@@ -3,6 +3,7 @@ stand-in's programs), and the real client over a real Slurm."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from fixtures.cluster.slurm_daemons import (
 )
 from fixtures.memory_slurm import MemorySlurm
 from fixtures.memory_slurm_commands import CommandShell
-from runbooks.slurm.client import ScontrolWriter, parse_controller
+from runbooks.slurm.client import ScontrolReader, ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import (
     Demand,
     NodeState,
@@ -32,7 +33,7 @@ from runbooks.slurm.protocol import (
     SlurmWriter,
 )
 from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
-from tests.services.patience import deadline_in
+from tests.services.patience import deadline_in, patient
 
 _HOST = parse_controller("local")
 
@@ -458,6 +459,23 @@ def test_state_is_believed_and_not_the_status_when_a_drain_did_not_take() -> Non
         SlurmError, match="gn001 is IDLE after a drain was asked for; scontrol ended with status 0"
     ):
         ScontrolWriter(Deaf(memory), _HOST, cluster_name=CLUSTER).drain("gn001", "kintsugi:1 x: y")
+
+
+def test_the_caller_goes_on_while_slurm_is_asked() -> None:
+    """Nodes, jobs and the caller meet: where one came after another's end, none would come."""
+    meeting = threading.Barrier(3)
+
+    def meet() -> None:
+        meeting.wait(patient(10))
+
+    class Meeting(CommandShell):
+        def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+            meet()
+            return super().run(target, argv, timeout)
+
+    slurm = ScontrolReader(Meeting(_memory()), _HOST)
+    nodes, demands = slurm.read_nodes_and_demands(meet)
+    assert (set(nodes), demands) == ({"gn001", "gn002"}, [])
 
 
 def test_controller_is_a_host_over_ssh_when_the_setting_says_so() -> None:
