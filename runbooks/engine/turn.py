@@ -2,9 +2,9 @@
 
 1. Lease the run.  2. Look whether its incident still calls for it.  3. Look at the node: is the
 step done already, is the drain still ours?  4. Ask the guards.  5. Store the attempt.  6. Act.  7.
-Store the result, and go on. An attempt without a result is one of unknown outcome: step 3 looks
-before anything is done again. Where a person's leave is needed, it is asked for before the guards
-are.
+Store what the node has shown and the result, and go on. An attempt without a result is one of
+unknown outcome: step 3 looks before anything is done again. Where a person's leave is needed, it is
+asked for before the guards are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache, partial
 
-from django.db import transaction
+from django.db import Error, transaction
 
 from detectors.detector import Target
 from incidents.db import own_errors
@@ -101,9 +101,19 @@ def advance(run_id: int, *, now: datetime, world: World, at: Point = _ignore_poi
         with heartbeat.keep_alive(run):
             at("leased")
             _take_turn_safely(run, now=now, world=world, at=at)
+            _record_witness(run, now)
     except LateWorker as late:
         _log.warning("%s was taken over or ended by someone else while a step was under way", late)
         withdraw.store_late_turn(run, now)
+
+
+def _record_witness(run: Run, now: datetime) -> None:
+    """Of a turn that has ended without the act. What the database refuses the next turn makes up
+    for, and says."""
+    try:
+        witness_check.record_witness(run, now)
+    except Error as error:
+        _log.info("what the node of run %s shows is not recorded yet: %s", run.pk, error)
 
 
 def _take_turn_safely(run: Run, *, now: datetime, world: World, at: Point) -> None:
@@ -132,6 +142,7 @@ def _take_turn_safely(run: Run, *, now: datetime, world: World, at: Point) -> No
 
 
 def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
+    witness_check.record_witness(run, now)
     if run.state == RunState.SHADOWED:
         shadow_looks.look_again(run, now=now, world=world)
         return
@@ -264,6 +275,7 @@ def _act(turn: RunTurn, ctx: Context, permission: approvals.Permission, *, at: P
         ending.end_attempt(turn, f"{changed} Kintsugi looks again.", again_in=_AFTER_A_CHANGE)
         return
     at("acted")
+    witness_check.record_witness(run, now)
     if isinstance(result, Refuted):
         refutations.give_back(turn, result, world=ctx.world)
         at("stored")

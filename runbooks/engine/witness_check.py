@@ -181,10 +181,20 @@ def _keep_witness(ctx: Context, answer: Witnessed) -> None:
     fault = answer.fault
     witnesses.note_witness(ctx, answer.how, answer.action)
     ctx.facts[witnesses.VOUCHED] = True
-    if not answer.action.at_least(fault.action):
+    if answer.action.at_least(fault.action):
+        ctx.facts[witnesses.UNRECORDED] = [fault.fault_type, fault.resource]
+
+
+def record_witness(run: Run, now: datetime) -> None:
+    """What the node has shown counts for others from now on. That takes the locks of ingest and
+    would keep the drain waiting, so it comes after the act. Where a worker dies before, the fact is
+    left, and the run's next turn begins with this; a second time changes nothing."""
+    if witnesses.UNRECORDED not in run.facts:
         return
-    told_by = Provenance(ctx.node, Transport.SSH, "its SSH host key", forger=Forger.ROOT)
-    sweep.record_witness(fault.fault_type, fault.resource, told_by=told_by, now=ctx.now)
+    fault_type, resource = run.facts[witnesses.UNRECORDED]
+    told_by = Provenance(run.place, Transport.SSH, "its SSH host key", forger=Forger.ROOT)
+    sweep.record_witness(fault_type, resource, told_by=told_by, now=now)
+    del run.facts[witnesses.UNRECORDED]
 
 
 def _wait_or_give_up(turn: RunTurn, ctx: Context, answer: Denied, *, world: World) -> None:

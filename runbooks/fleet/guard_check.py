@@ -48,6 +48,8 @@ def claim_node(
     wanted = build_request(act, run.place, run.fault_type)
     with transaction.atomic():
         _lock_fleet()
+        if witnesses.UNRECORDED in run.facts:  # the breaker counts what the node has shown
+            lease.update(run, facts=run.facts)
         state = _load_fleet(run, snapshot, policy=policy, now=now, unusable=unusable)
         verdict = table.check(wanted, state, now)
         if isinstance(verdict, Allowed):

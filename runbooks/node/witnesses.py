@@ -32,6 +32,9 @@ CONFIRMED_AT = "confirmed_at"
 VOUCHED = "vouched"
 """The fact of a run: its fault was shown by the node itself before the drain, or a person vouches
 for it."""
+UNRECORDED = "unrecorded_witness"
+"""The fact of a run: the fault, as [type, resource], that its node has shown and that does not
+stand as seen in the inventory of faults yet: the act comes first."""
 REFUTED_SINCE = "refuted_since"
 """The fact of a run: when all that can see its fault denied it first, and it was seen by nobody
 since."""
