@@ -98,6 +98,23 @@ _KERNEL = re.compile(
 # The thread or the processor that printed a message (CONFIG_PRINTK_CALLER), as `dmesg --ctime` of
 # util-linux 2.40 shows it behind its stamp.
 _CALLER = re.compile(r"^\[\s*[TC]\d+\]\s")
+# `dmesg --decode`: facility and level of the message before it (util-linux, sys-utils/dmesg.c).
+_DECODED = re.compile(
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7])"
+    r" {0,5}:(?P<level>emerg|alert|crit|err|warn|notice|info|debug) {0,5}: "
+)
+# RFC 5424, 6.2.1; those from 12 to 15 have no name there.
+_FACILITY_NAMES = "kern user mail daemon auth syslog lpr news uucp cron authpriv ftp"
+_FACILITIES = {name: number for number, name in enumerate(_FACILITY_NAMES.split())}
+_FACILITIES |= {f"local{number}": 16 + number for number in range(8)}
+# The time of day alone, or behind a date whose day and month could change places: when it was
+# nobody can tell, and it is no part of the message.
+_TIME_ALONE = re.compile(
+    r"(?:\d{1,2}[/.]\d{1,2}[/.](?:19|20)\d\d,? )?"
+    r"(?:\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\])\s{1,4}(?=[^\s:])"
+)
+# Go's log package (`LstdFlags`) parts a date by slashes, and names no machine behind it.
+_BY_SLASHES = re.compile(r"\d{4}/")
 _KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
 # Before the stamp: `*`, a sequence number or two (IOS counts what it sends, and with `service
 # sequence-numbers` what it says), `host:`, `host RP/0/RSP0/CPU0:` or `0/RP0/ADMIN0:` (Cisco's
@@ -333,7 +350,7 @@ def parse_header(
     clock = _Clock(observed_at, zone, year)
     pri = _PRI.match(text)
     if pri is None or int(pri[1]) >= 192:
-        return _from_bsd(text, None, clock)
+        return _from_console(text, clock)
     facility, severity = divmod(int(pri[1]), 8)
     text = text[pri.end() :]
     structured = _RFC5424.match(text)
@@ -360,6 +377,15 @@ def _from_5424(text: str, found: re.Match[str], severity: int, clock: _Clock) ->
     return _finish(host, occurred_at, program, body, severity, clock, boot_id)
 
 
+def _from_console(text: str, clock: _Clock) -> Header:
+    """A line without a priority in angle brackets."""
+    decoded = _DECODED.match(text)
+    if decoded is None:
+        return _from_bsd(text, None, clock)
+    header = _from_bsd(text[decoded.end() :], _SEVERITIES[decoded["level"].upper()], clock)
+    return replace(header, facility=_FACILITIES[decoded["facility"]])
+
+
 def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     kmsg = _KMSG.match(text)
     if kmsg is not None:
@@ -376,6 +402,8 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     elif stamp is None:
         stamp = _dmesg_minute(text, clock)
         end = stamp.end if stamp else 0
+    if end == 0 and (time_alone := _TIME_ALONE.match(text)) is not None:
+        end = time_alone.end()
     rest = text[end:].lstrip()
     if stamp is not None and stamp.is_dmesg:
         rest = _CALLER.sub("", rest)
@@ -383,7 +411,8 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     if colon:
         rest = rest[1:].lstrip()
     if host is None and not colon:
-        host, rest = _take_host(rest, is_certain=stamp is not None and not stamp.is_dmesg)
+        is_syslog = stamp is not None and not stamp.is_dmesg and _BY_SLASHES.match(text) is None
+        host, rest = _take_host(rest, is_certain=is_syslog)
     if stamp is not None and (inner := _inner_stamp(rest, clock)) is not None:
         stamp, rest = inner, rest[inner.end :].lstrip(" :")
     host, rest, word_severity = _take_priority(host, rest)

@@ -245,6 +245,48 @@ def test_severity_comes_from_the_priority_or_its_word(line: str, severity: int |
     assert header(line).severity == severity
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"03:04:05 {XID}",
+        f"03:04:05.123456 gn042 kernel: {XID}",
+        f"[03:04:05] {XID}",
+        f"12/01/2025 03:04:05 gn042 kernel: {XID}",
+    ],
+)
+def test_a_time_of_day_alone_is_no_part_of_the_message(line: str) -> None:
+    found = header(line)
+    assert (found.body, found.occurred_at, found.has_stamp) == (XID, NOW, False)
+    assert found.program in ("", "kernel")
+
+
+@pytest.mark.parametrize(
+    ("line", "facility", "severity"),
+    [
+        (f"kern  :err   : [  390.306117] {XID}", 0, 3),
+        (f"kern  :warn  : [Sun Jan 12 03:04:05 2025] {XID}", 0, 4),
+        (f"daemon:notice: [  390.306117] {XID}", 3, 5),
+        (f"local7:info  : [  390.306117] {XID}", 23, 6),
+        # What comes with a priority has said its facility.
+        (f"<14>kern  :err   : {XID}", 1, 6),
+    ],
+)
+def test_dmesg_tells_facility_and_level_before_a_message(
+    line: str, facility: int, severity: int
+) -> None:
+    found = header(line)
+    assert (found.facility, found.severity) == (facility, severity)
+
+
+def test_a_level_told_many_times_is_read_once() -> None:
+    assert header("kern  :err   : " * 3000 + XID).facility == 0
+
+
+def test_a_date_with_slashes_names_no_machine() -> None:
+    found = header("2025/01/12 03:04:05 Failed to do it")
+    assert (found.host, found.body, found.occurred_at) == (None, "Failed to do it", AT)
+
+
 def test_driver_before_its_address_is_no_host_when_dmesg_prints_iso_stamps() -> None:
     found = header("2025-01-12T03:04:05Z mlx5_core 0000:9b:00.0: Link down")
     assert (found.host, found.body) == (None, "mlx5_core 0000:9b:00.0: Link down")

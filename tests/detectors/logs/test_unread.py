@@ -44,7 +44,7 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("Nov  1 12:00:00 leaf01 bgpd[9]: [AB12C-3D4E5][EC 33554433] quux: frob of 9", "bgpd"),
         ("gn001:7:9 [0] quux.cc:12 NCCL WARN quux of 9 frobs", "NCCL"),
         ("[1762000000.123456] [gn001:7    :0]  quux.c:12   UCX  ERROR quux of 9 frobs", "UCX"),
-        ('Nov  1 12:00:00 gn001 dockerd[9]: level=error msg="quux frobs"', "dockerd"),
+        ('Nov  1 12:00:00 gn001 enrootd[9]: level=error msg="quux frobs"', "enrootd"),
         ("Nov  1 12:00:00 gn001 kernel: WARNING: pool 'quux' frobs", "kernel"),
         ("%%01QUUX/3/FROB(l)[12]:Board 2 frobs.", "%QUUX"),
         ("QUUX/4/V15_FROB_FAIL: the voltage of board 7 is 1.7", "%QUUX"),
