@@ -254,7 +254,7 @@ def no_limit_is_exceeded(play: Play, act: Act) -> None:
     serving_now = len(members - (out_now - {act.node}))
     is_light = row.fitness is not Fitness.UNFIT  # a job that waits is not helped by such a node
     is_short = serving_then == view.needed and serving_now == record.needed
-    if is_light and is_short and view.needed == record.needed:
+    if is_light and is_short and view.queued == record.queued:
         raise Broken(f"{act.node} is drained, and a job needs {view.needed} of them")
 
 

@@ -580,6 +580,7 @@ class Play:
             out=self.get_out(),
             claimed=self.get_claimed(run.pk),
             needed=record.needed,
+            queued=record.queued,
             ill=frozenset(filter(self.is_ill, self.site.names)),
             changes=record.changes,
             is_breaker_open=bool(_OPEN_BREAKERS.rows()),

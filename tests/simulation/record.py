@@ -56,6 +56,7 @@ class TurnView:
     out: frozenset[str]
     claimed: frozenset[str]
     needed: int
+    queued: int
     ill: frozenset[str]
     changes: int
     is_breaker_open: bool
@@ -117,6 +118,8 @@ class Record:
     restarted_at: datetime | None = None
     attempted_at: dict[int, datetime] = field(default_factory=dict)
     needed: int = 0
+    # How often what a waiting job needs was set.
+    queued: int = 0
     changes: int = 0
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
     told_critical: dict[str, datetime] = field(default_factory=dict)

@@ -267,6 +267,7 @@ class Site:
         serving = len(play.reserve.get_in_partition() - play.get_out())
         needed = play.dice.randrange(len(play.site.names) + 1)
         play.record.needed = play.dice.choice((serving, needed))
+        play.record.queued += 1
         play.site.slurm.add_waiting_job("17", nodes=play.record.needed, partitions=["gpu"])
         play.note("job", f"waits for {play.record.needed} nodes")
 
