@@ -2,8 +2,9 @@
 nothing: the ORM writes their SQL once per kind of database, it is kept. All else is plain ORM.
 
 Values are given by name at each run, and a list is one parameter, so the text is the same whatever
-a batch holds. Reads only. The one module that uses what Django does not promise to keep
-(`get_compiler`, `as_sql`, `ModelState`, `get_related_populators`).
+a batch holds. Reads only; one that locks rows is made and asked in a transaction. The one module
+that uses what Django does not promise to keep (`get_compiler`, `as_sql`, `ModelState`,
+`get_related_populators`).
 """
 
 from __future__ import annotations

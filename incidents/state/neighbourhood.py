@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 
 from detectors import resources
 from detectors.catalog.catalog import Catalog
 from incidents.db import upsert
+from incidents.db.prepared import Given, Prepared
 from incidents.inventory import graphs
 from incidents.models import Fault
 from incidents.state import nearby, neighbourhood_rows
@@ -136,9 +137,14 @@ def load_incidents(batch: TriageBatch, ids: Iterable[int]) -> list[IncidentCase]
 def load_last_faults(fingerprints: Collection[str]) -> list[Fault]:
     """The latest fault of each fingerprint that is active no more. Its membership, the incident and
     the one that this repeats are read along."""
-    if not fingerprints:
-        return []
-    same = Fault.objects.filter(fingerprint__in=fingerprints).order_by()
+    return _LAST_FAULTS.objects(fingerprints=fingerprints) if fingerprints else []
+
+
+def _get_last_faults() -> QuerySet[Fault]:
+    same = Fault.objects.filter(fingerprint__among=Given("fingerprints")).order_by()
     newest = same.values("fingerprint").annotate(newest=Max("pk")).values("newest")
     rows = Fault.objects.filter(pk__in=newest)
-    return list(rows.select_related("membership__incident__duplicate_of"))
+    return rows.select_related("membership__incident__duplicate_of")
+
+
+_LAST_FAULTS = Prepared(_get_last_faults)

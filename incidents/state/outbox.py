@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import Case, F, QuerySet, Value, When
 
 from incidents.db import upsert
+from incidents.db.prepared import Given, Prepared
 from incidents.models import Incident, Notice, Notification, TimelineEntry
 
 CONSOLE = "console"
@@ -73,6 +74,25 @@ def get_second_channel() -> str:
     return f"slack:{second}" if second and get_channel() != CONSOLE else ""
 
 
+_KEPT = Prepared(
+    lambda: Incident.objects.filter(
+        pk__among=Given("incidents"), silence__isnull=False
+    ).values_list("pk")
+)
+_CARDS = Prepared(
+    lambda: (
+        Notification.objects.filter(
+            channel=Given("channel"),
+            sequence=CARD_SEQUENCE,
+            incident_id__among=Given("incidents"),
+        )
+        .select_for_update()
+        .order_by("pk")
+        .values_list("pk")
+    )
+)
+
+
 def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
     """Writes what these timeline entries owe to people; call it in the transaction that saved them.
 
@@ -85,8 +105,7 @@ def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
         return
     with transaction.atomic(savepoint=False):
         incidents = {entry.incident_id for entry in entries}
-        kept = Incident.objects.filter(pk__in=incidents, silence__isnull=False)
-        incidents -= set(kept.values_list("pk", flat=True))
+        incidents -= set(_KEPT.values(incidents=incidents))
         if incidents:
             _create_cards(sorted(incidents), get_channel(), now)
             _create_replies(
@@ -150,9 +169,6 @@ def show(incidents: Sequence[int], *, now: datetime) -> None:
 
 
 def _create_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
-    cards = Notification.objects.filter(
-        channel=name, sequence=CARD_SEQUENCE, incident_id__in=incidents
-    )
     fresh = [
         Notification(
             incident_id=incident,
@@ -165,12 +181,16 @@ def _create_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
         for incident in incidents
     ]
     upsert.insert(fresh, ignore_conflicts=True)
-    _raise_cards(cards, now)
+    _raise_locked(_CARDS.values(channel=name, incidents=incidents), now)
 
 
 def _raise_cards(cards: QuerySet[Notification], now: datetime) -> None:
-    # Rows are locked in one order, so that two batches that share incidents never deadlock.
-    held = list(cards.select_for_update().order_by("pk").values_list("pk", flat=True))
+    """Locks them in one order, so that two batches that share incidents never deadlock."""
+    held = cards.select_for_update().order_by("pk").values_list("pk", flat=True)
+    _raise_locked(list(held), now)
+
+
+def _raise_locked(held: Sequence[int], now: datetime) -> None:
     due_at = Case(When(state=_State.SENT, then=Value(now)), default=F("due_at"))
     state = Case(When(state=_State.SENT, then=Value(_State.WAITING)), default=F("state"))
     cards = Notification.objects.filter(pk__in=held)

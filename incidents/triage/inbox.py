@@ -46,6 +46,23 @@ _NOTHING = timedelta(0)
 _WAITING = Prepared(
     lambda: InboxBatch.objects.filter(recorded_at__lt=Given("before")).values_list("pk")[:1]
 )
+_FREE = Prepared(
+    lambda: (
+        InboxBatch.objects.order_by("rank", "-is_part", "id")
+        .select_for_update(skip_locked=True)
+        .only("pk", "rank", "size", "attempts", "is_part", "pod")[:_MOST_BATCHES]
+    )
+)
+_CHOSEN = Prepared(
+    lambda: (
+        InboxBatch.objects.filter(pk__among=Given("keys"))
+        .order_by("rank", "id")
+        .select_for_update()
+    )
+)
+_PARTS_WAITING = Prepared(
+    lambda: InboxBatch.objects.filter(rank=Given("rank"), is_part=True).values_list("pk")[:1]
+)
 # Our choice: so many are sorted together, into parts of so many events.
 _MOST_SORTED, _EVENTS_OF_PART = 16, 500
 # Our choice: workers are killed for many reasons, so twice may be chance. A batch begun so often is
@@ -105,8 +122,7 @@ def ingest_waiting(now: datetime) -> list[Change] | None:
             return None
         try:
             with transaction.atomic():
-                found = InboxBatch.objects.filter(pk__in=keys).order_by("rank", "id")
-                batches = list(found.select_for_update())
+                batches: list[InboxBatch] = _CHOSEN.objects(keys=keys)
                 if _is_to_be_sorted(
                     batches
                 ):  # one worker at a time: parts keep the order of batches
@@ -232,8 +248,7 @@ def _decrement_attempts(keys: Collection[int]) -> None:
 def _choose(at_work: contextlib.ExitStack) -> list[int]:
     """The first batch in order, and those that follow it as long as they are few and small; of a
     part those of the same pod. One that may kill is alone. `at_work` keeps the pod's lock."""
-    free = InboxBatch.objects.order_by("rank", "-is_part", "id").select_for_update(skip_locked=True)
-    rows = list(free.only("pk", "rank", "size", "attempts", "is_part", "pod")[:_MOST_BATCHES])
+    rows: list[InboxBatch] = _FREE.objects()
     first = _find_first(rows, at_work)
     if first is None:
         return []
@@ -292,7 +307,7 @@ def _is_to_be_sorted(batches: Sequence[InboxBatch]) -> bool:
         return False
     if sum(batch.size for batch in batches) > _MOST_BYTES and len(batches) > 1:
         return True
-    return InboxBatch.objects.filter(rank=first.rank, is_part=True).exists()
+    return bool(_PARTS_WAITING.rows(rank=first.rank))
 
 
 def _sort(batches: Sequence[InboxBatch], now: datetime) -> list[Change]:

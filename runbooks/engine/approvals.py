@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import F, QuerySet
 
-from incidents.db.prepared import Prepared
+from incidents.db.prepared import Given, Prepared
 from incidents.inventory import node_states
 from incidents.state import transitions
 from incidents.text.wording import format_duration
@@ -77,10 +77,9 @@ def check_permission(
     run, now = turn.run, turn.now
     if planned.step.act is None and not planned.needs_approval:
         return Permission()
-    used = run.approvals.filter(index=run.step, ended_why=_USED)
-    if turn.attempted_at is not None and used.exists():
+    if turn.attempted_at is not None and _has_used_leave(run):
         return Permission()  # what was begun by leave is brought to its end by it
-    approval = run.approvals.filter(index=run.step, ended_at=None).first()
+    approval: Approval | None = next(iter(_NOT_ENDED.objects(run=run.pk, index=run.step)), None)
     bounds = ctx.world.policy.bounds
     why = _get_rule_reason(run, planned, now)
     why = why or _get_count_reason(run, planned, bounds, now, ctx=ctx)
@@ -101,6 +100,17 @@ def check_permission(
         _end_approval(approval, lost or "looked at again", now)
         _request_approval(turn, planned.step, approval.why, snapshot=snapshot, lost=lost)
     return Outdated(lost) if lost else Pending(approval.why)
+
+
+_NOT_ENDED = Prepared(
+    lambda: Approval.objects.filter(run=Given("run"), index=Given("index"), ended_at=None).order_by(
+        "pk"
+    )[:1]
+)
+
+
+def _has_used_leave(run: Run) -> bool:
+    return run.approvals.filter(index=run.step, ended_why=_USED).exists()
 
 
 def asks_person(turn: RunTurn, planned: Planned, ctx: Context) -> bool:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from incidents.db.prepared import Prepared
 from incidents.state import transitions
 from incidents.state.outbox import BEYOND_LIMIT
 from runbooks.fleet import armings, breaker, fleet
@@ -63,13 +64,17 @@ def claim_node(
     return _trip_breaker(verdict, now)
 
 
+_FLEET_LOCK = Prepared(
+    lambda: FleetLock.objects.select_for_update().filter(name="fleet").values_list("pk")
+)
+
+
 def _lock_fleet() -> None:
     """Until the transaction's end. SQLite's transactions are immediate: there the whole database is
     the lock."""
-    rows = FleetLock.objects.select_for_update().filter(name="fleet")
-    if rows.first() is None:
+    if not _FLEET_LOCK.rows():
         FleetLock.objects.get_or_create(name="fleet")
-        rows.get()
+        _FLEET_LOCK.rows()
 
 
 def _use_arming(run: Run, number: int, now: datetime) -> Allowed | GuardRefused:

@@ -3,7 +3,7 @@ over, is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -121,17 +121,28 @@ def update(run: Run, **values: Any) -> None:
         setattr(run, name, value)
 
 
+_STILL_LEASED = Prepared(
+    lambda: Run.objects.filter(
+        pk=Given("run"), fence=Given("fence"), state__among=Given("states")
+    ).values_list("pk")
+)
+
+
 def check(run: Run) -> None:
     """Raises LateWorker where the lease has gone to another worker, or somebody has ended the run:
     this process stood still for longer than a lease."""
-    if not _filter_leased(run).exists():
+    states = [str(state) for state in _get_live_states(run)]
+    if not _STILL_LEASED.rows(run=run.pk, fence=run.fence, states=states):
         raise LateWorker(f"run {run.pk}, fence {run.fence}")
 
 
 def _filter_leased(run: Run) -> QuerySet[Run]:
     """The run's row, while the lease that this object holds is the last."""
-    states = (run.state,) if run.finished_at is not None else _LIVE
-    return Run.objects.filter(pk=run.pk, fence=run.fence, state__in=states)
+    return Run.objects.filter(pk=run.pk, fence=run.fence, state__in=_get_live_states(run))
+
+
+def _get_live_states(run: Run) -> Sequence[str]:
+    return (run.state,) if run.finished_at is not None else _LIVE
 
 
 def release(run: Run, *, wake_at: datetime | None, **values: Any) -> None:
