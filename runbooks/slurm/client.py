@@ -252,6 +252,17 @@ class ScontrolWriter(ScontrolReader):
         other._check_before_act = check
         return other
 
+    def read_nodes_and_demands(
+        self, beside: Callable[[], None] = do_nothing
+    ) -> tuple[dict[str, NodeState], list[Demand]]:
+        """Who asks for both is about to act: where it has to be seen anew which cluster this is,
+        that is asked meanwhile. What stands in the way of an act is raised by the act."""
+        if time.monotonic() < self._cluster.until:
+            return super().read_nodes_and_demands(beside)
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="cluster") as threads:
+            threads.submit(self._check_cluster)
+            return super().read_nodes_and_demands(beside)
+
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
         self._check_cluster()
         return self._write_drain(self._look_unchanged(node, as_seen), reason)
@@ -533,7 +544,7 @@ class ScontrolWriter(ScontrolReader):
                 f"this is cluster {name or 'without a name'}, and KINTSUGI_CLUSTER_NAME is"
                 f" {self._cluster_name or 'unset'}: nothing is done to it"
             )
-        self._cluster.until, self._cluster.config = now + _CLUSTER_KEPT_S, config
+        self._cluster.config, self._cluster.until = config, now + _CLUSTER_KEPT_S
         return config
 
     def _look(self, node: str) -> NodeState:

@@ -8,6 +8,7 @@ more point.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,6 +67,7 @@ class Between(LocalShell):
         self._step = ""
         self._begun: set[str] = set()
         self._count = 0
+        self._guard = threading.Lock()
         self.points: list[Point] = []
 
     def begin_turn(self, step: str) -> None:
@@ -75,9 +77,10 @@ class Between(LocalShell):
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         if self._step:
-            point = Point(self._step, self._count)
-            self._count += 1
-            self.points.append(point)
+            with self._guard:  # several programs run at once before the act
+                point = Point(self._step, self._count)
+                self._count += 1
+                self.points.append(point)
             self._act_at(point, argv)
         return super().run(target, argv, timeout)
 

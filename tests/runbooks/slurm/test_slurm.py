@@ -31,6 +31,7 @@ from runbooks.slurm.protocol import (
     SlurmError,
     SlurmRefusal,
     SlurmWriter,
+    do_nothing,
 )
 from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
 from tests.services.patience import deadline_in, patient
@@ -476,6 +477,54 @@ def test_the_caller_goes_on_while_slurm_is_asked() -> None:
     slurm = ScontrolReader(Meeting(_memory()), _HOST)
     nodes, demands = slurm.read_nodes_and_demands(meet)
     assert (set(nodes), demands) == ({"gn001", "gn002"}, [])
+
+
+class Counting(CommandShell):
+    """Keeps the words of each command, and may wait for others before it runs one."""
+
+    def __init__(self, slurm: MemorySlurm, wait: Callable[[], None] = do_nothing) -> None:
+        super().__init__(slurm)
+        self.asked: list[str] = []
+        self._wait = wait
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        self.asked.append(" ".join(argv))
+        self._wait()
+        return super().run(target, argv, timeout)
+
+
+def test_the_cluster_is_asked_for_meanwhile_by_who_may_act() -> None:
+    """Nodes, jobs, the cluster and the caller meet."""
+    meeting = threading.Barrier(4)
+
+    def meet() -> None:
+        meeting.wait(patient(10))
+
+    shell = Counting(_memory(), meet)
+    slurm = ScontrolWriter(shell, _HOST, cluster_name=CLUSTER)
+    slurm.read_nodes_and_demands(meet)
+    assert sorted(words.endswith("show config") for words in shell.asked) == [False, False, True]
+
+
+def test_a_drain_within_a_minute_of_that_asks_for_the_cluster_no_more() -> None:
+    shell = Counting(_memory())
+    slurm = ScontrolWriter(shell, _HOST, cluster_name=CLUSTER)
+    slurm.read_nodes_and_demands()
+    before = len(shell.asked)
+    slurm.drain("gn001", "kintsugi:1 x: y")
+    programs = [words.split(" scontrol ")[-1].split(" Reason")[0] for words in shell.asked[before:]]
+    look, act = "--all show node gn001", "update NodeName=gn001 State=DRAIN"
+    assert programs == [look, act, look]
+
+
+def test_another_cluster_is_looked_at_and_not_acted_upon() -> None:
+    memory = _memory()
+    slurm = ScontrolWriter(CommandShell(memory), _HOST, cluster_name="production")
+    nodes, _ = slurm.read_nodes_and_demands()
+    assert "gn001" in nodes
+    with pytest.raises(SlurmRefusal, match=f"this is cluster {CLUSTER}"):
+        slurm.drain("gn001", "kintsugi:1 x: y")
+    assert memory.journal == []
 
 
 def test_controller_is_a_host_over_ssh_when_the_setting_says_so() -> None:
