@@ -532,6 +532,8 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "mmsysmon[77]: [I] Event raised: Disk nsd77 is up.",
         "minio[77]: API: http://10.7.7.7:9000  http://127.0.0.1:9000",
         "libfabric:77:1777::efa:core:rxr_info():7<warn> FI_HMEM is not supported by this device.",
+        "kernel: oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=step_7,oom_memcg=/slurm/job_77,task=mover,pid=77,uid=1077",
+        "kernel: memory: usage 7340032kB, limit 7340032kB, failcnt 777",
         "ibwarn: [777] mad_rpc: redirected to lid 7, qp 0x1, qkey 0x80010000, sl 0x0",
         "kernel: EEH: PowerNV platform initialized",
         "kernel: EEH: Notify device driver to resume",
