@@ -442,7 +442,10 @@ def no_reboot_of_ours_outlasts_a_persons_resume(play: Play) -> None:
         state = play.look(node)
         is_out = state.is_draining or state.is_failing  # of these the words would go with it
         asked_since = play.record.persons_reboots.get(node, at) > at
-        is_theirs = node in play.record.awaited_boots or asked_since or is_out
+        # Of a node that went down since, nothing tells whose reboot it is: people are told of it.
+        has_booted = state.boot_time is not None and state.boot_time > at
+        is_unclear = state.base == "DOWN" or has_booted
+        is_theirs = node in play.record.awaited_boots or asked_since or is_out or is_unclear
         if "REBOOT_REQUESTED" in state.flags and not is_theirs:
             raise Broken(f"{node} was resumed by a person, and our reboot of it still stands")
 
