@@ -4,7 +4,8 @@ bytes.
 Never decides what a line means, and never reads a clock: `observed_at` and the source's zone are
 arguments. Known forms: RFC 5424, RFC 3164 as devices really write it (with and without year, host,
 zone, microseconds, priority words), ISO stamps, dmesg in all its time formats, /dev/kmsg,
-journalctl's short forms, Cisco-like stamps.
+journalctl's short forms and its JSON, Cisco-like stamps, rows of `ipmitool sel list`, and any of
+them behind the node's name that pdsh and clush put before each line.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import NamedTuple
 
+from detectors.logs import journal_json
 from detectors.resources import printable, short_host
 
 MAX_TEXT = 64 * 1024
@@ -73,6 +75,20 @@ _ISO = re.compile(
     + _CLOCK
     + r"(?P<offset>\s?[+-]\d\d:?\d\d(?!\d)|[Zz](?![\w]))?(?:\s(?P<zone>UTC|GMT)(?!\w))?"
 )
+# A date without marks between its parts, as ISO 8601 calls its basic format. A program wrote it.
+_BASIC = re.compile(
+    r"(?P<year>(?:19|20)\d\d)(?P<month>[01]\d)(?P<day>[0-3]\d)[Tt _-]"
+    + _CLOCK
+    + r"(?P<offset>\s?[+-]\d\d:?\d\d(?!\d)|[Zz](?![\w]))?(?:\s(?P<zone>UTC|GMT)(?!\w))?(?!\w)"
+)
+# A row of `ipmitool sel list`, whose date has the month first (lib/ipmi_sel.c, ipmi_time.c:
+# %m/%d/%Y, and %x since 1.8.19), or that has none yet; with `-c` commas part its columns.
+_SEL_ROW = re.compile(
+    r" {0,4}(?P<id>[0-9a-f]{1,4})(?: \| |,)"
+    r"(?:(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>(?:20)?\d\d)(?: \| |,)"
+    + _CLOCK
+    + r"(?: (?P<zone>[A-Z]{2,5}))?| ?Pre-Init  ?[|,](?P<since>\d{10}))(?: ?\| |(?P<comma>,))"
+)
 _BSD = re.compile(
     r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|[^\W\d_]{2,4}\.?(?=,?\s+[^\W\d_]{3,6}\.?\s+\d)),?\s+)?"
     r"(?:(?P<year>\d{4})\s+)?"
@@ -113,8 +129,9 @@ _TIME_ALONE = re.compile(
     r"(?:\d{1,2}[/.]\d{1,2}[/.](?:19|20)\d\d,? )?"
     r"(?:\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\])\s{1,4}(?=[^\s:])"
 )
-# Go's log package (`LstdFlags`) parts a date by slashes, and names no machine behind it.
-_BY_SLASHES = re.compile(r"\d{4}/")
+# Go's log package (`LstdFlags`) parts a date by slashes, and names no machine behind it; nor does
+# who writes a date in one piece.
+_BY_PROGRAM = re.compile(r"\d{4}/|\d{8}")
 _KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
 # Before the stamp: `*`, a sequence number or two (IOS counts what it sends, and with `service
 # sequence-numbers` what it says), `host:`, `host RP/0/RSP0/CPU0:` or `0/RP0/ADMIN0:` (Cisco's
@@ -169,6 +186,23 @@ _QUOTED_REPEAT = re.compile(
 _SUFFIX_REPEAT = re.compile(
     r"(.*\S)\s+\(message repeated (\d{1,9}) times?(?: in [\d.]+ secs?)?\)$",
     re.IGNORECASE | re.DOTALL,
+)
+# What pdsh and clush put before each line of a node (pdsh(1), clush(1)): its name, which has a
+# digit and none of the marks of a program's.
+_SHELL_HEAD = re.compile(
+    r"(?P<host>(?=[A-Za-z.-]{0,60}\d)[A-Za-z][A-Za-z0-9.-]{1,62}): (?P<line>.)"
+)
+# What has a header of its own and no wall time at its beginning (those: `_LEAD`), or is the
+# kernel's by its first words: dmesg's and journalctl's forms, a program with its process, a row of
+# a controller's event log.
+_HAS_HEADER = re.compile(
+    r"\[\s*\d{1,10}\.\d{3,9}\]|\[[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d\]|kernel: "
+    r"|[a-z]{3,8} {0,5}:(?:emerg|alert|crit|err|warn|notice|info|debug) {0,5}: "
+    r"|[A-Za-z_][\w./#@-]{1,60}\[\d{1,10}\]: |(?:slurm(?:d|ctld|dbd|stepd)|munged): "
+    r"| {0,4}[0-9a-f]{1,4}(?: \| |,)(?:\d\d/\d\d/| ?Pre-Init)"
+    r"|NVRM: |EDAC [A-Z]|LustreError: |(?:mlx[45]_core|bnxt_en|amdgpu|pcieport|nvme) \S{4,12}[:.]"
+    r"|nvidia-nvswitch\d|(?:mce: |\{\d{1,9}\})\[Hardware Error\]|EXT[34]-fs error|XFS \(\S{1,60}\)"
+    r"|INFO: task |Out of memory: "
 )
 # With these the kernel begins messages (6.12: pr_fmt, dev_driver_string, netdev_name), as `dmesg
 # --notime` and consoles print them, without a stamp or a program.
@@ -313,7 +347,7 @@ def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
     """The wall-clock stamp at `start`, brackets of `dmesg -T` included."""
     bracket = text.startswith("[", start)
     begin = start + 1 if bracket else start
-    found = _BSD.match(text, begin) or _ISO.match(text, begin)
+    found = _BSD.match(text, begin) or _ISO.match(text, begin) or _BASIC.match(text, begin)
     if found is None:
         return None if bracket else _unix_stamp(text, begin)
     fields = found.groupdict()
@@ -346,11 +380,27 @@ def parse_header(
     `observed_at` is aware; `zone` is that of stamps which name none; `year` that of stamps which
     name none (None: the year that puts the stamp nearest to `observed_at`).
     """
-    text = line[:MAX_TEXT].decode("utf-8", "replace").strip("\0\r\n ").removeprefix(_BOM)
+    plain = journal_json.format_plain(line)
+    text = plain[:MAX_TEXT].decode("utf-8", "replace").strip("\0\r\n ").removeprefix(_BOM)
     clock = _Clock(observed_at, zone, year)
     pri = _PRI.match(text)
-    if pri is None or int(pri[1]) >= 192:
+    if pri is not None and int(pri[1]) < 192:
+        return _from_syslog(text, pri, clock)
+    # What is indented goes on with a message, and names no node.
+    head = None if plain.startswith(b" ") else _SHELL_HEAD.match(text)
+    if head is None or not _has_header(text, head.start("line")):
         return _from_console(text, clock)
+    header = _from_console(text[head.start("line") :], clock)
+    return header if header.host else replace(header, host=head["host"])
+
+
+def _has_header(text: str, start: int) -> bool:
+    """Whether what begins there is a line by itself."""
+    return _HAS_HEADER.match(text, start) is not None
+
+
+def _from_syslog(text: str, pri: re.Match[str], clock: _Clock) -> Header:
+    """A line behind its priority, which has said whose facility it is."""
     facility, severity = divmod(int(pri[1]), 8)
     text = text[pri.end() :]
     structured = _RFC5424.match(text)
@@ -379,11 +429,30 @@ def _from_5424(text: str, found: re.Match[str], severity: int, clock: _Clock) ->
 
 def _from_console(text: str, clock: _Clock) -> Header:
     """A line without a priority in angle brackets."""
+    row = _SEL_ROW.match(text)
+    if row is not None:
+        return _from_sel(text, row, clock)
     decoded = _DECODED.match(text)
     if decoded is None:
         return _from_bsd(text, None, clock)
     header = _from_bsd(text[decoded.end() :], _SEVERITIES[decoded["level"].upper()], clock)
     return replace(header, facility=_FACILITIES[decoded["facility"]])
+
+
+def _from_sel(text: str, row: re.Match[str], clock: _Clock) -> Header:
+    """A row of a controller's event log. The message is all of it, as it stands without `-c`."""
+    rest = text[row.end() :]
+    if row["comma"]:
+        rest = rest.replace(",", " | ")
+    if row["since"]:
+        body = f"{row['id']} | Pre-Init | {row['since'][-8:]} | {rest}"
+        return _finish(None, None, "", body, None, clock)
+    fields = row.groupdict()
+    fields["year"] = f"20{row['year'][-2:]}"
+    occurred_at = clock.resolve(fields, int(row["month"]))
+    date = f"{row['month']}/{row['day']}/{fields['year']}"
+    body = f"{row['id']} | {date} | {row['h']}:{row['m']}:{row['s']} | {rest}"
+    return _finish(None, occurred_at, "", body, None, clock)
 
 
 def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
@@ -396,6 +465,8 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
         return replace(header, facility=facility)
     host, stamp = _leading_stamp(text, clock)
     kernel, end = "", stamp.end if stamp else 0
+    # pdsh's and clush's name of the node before a line of `dmesg -T`.
+    is_of_shell = host is not None
     is_bare = stamp is None and severity is None
     if stamp is None and (printk := _KERNEL.match(text)) is not None:
         kernel, end = printk[0], printk.end()
@@ -410,8 +481,10 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     colon = stamp is not None and rest.startswith(":")
     if colon:
         rest = rest[1:].lstrip()
-    if host is None and not colon:
-        is_syslog = stamp is not None and not stamp.is_dmesg and _BY_SLASHES.match(text) is None
+    if host is not None and not colon and severity is None:
+        host, rest = _take_second_host(host, rest)
+    elif host is None and not colon:
+        is_syslog = stamp is not None and not stamp.is_dmesg and _BY_PROGRAM.match(text) is None
         host, rest = _take_host(rest, is_certain=is_syslog)
     if stamp is not None and (inner := _inner_stamp(rest, clock)) is not None:
         stamp, rest = inner, rest[inner.end :].lstrip(" :")
@@ -420,7 +493,7 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     # What the kernel's ring holds is the kernel's text, `systemd[1]: ...` too: one line gets one
     # key by every path.
     is_ring = bool(kernel) or (stamp is not None and stamp.is_dmesg)
-    if is_ring and host is None:
+    if is_ring and (host is None or is_of_shell):
         program, body = "", rest
     else:
         program, body = _take_program(rest, is_bare=is_bare and host is None)
@@ -471,6 +544,16 @@ def _take_host(rest: str, *, is_certain: bool) -> tuple[str | None, str]:
         return None, rest
     host = token[0].rpartition("@")[2].partition("/")[0]
     return host or None, rest[token.end() :].lstrip()
+
+
+def _take_second_host(host: str, rest: str) -> tuple[str, str]:
+    """A line of syslog behind the node's name of pdsh or clush: who wrote it stands in the line."""
+    token = _TOKEN.match(rest)
+    is_same = token is not None and short_host(token[0]) == short_host(host)
+    if is_same or _NAMED.match(rest):
+        own, after = _take_host(rest, is_certain=True)
+        return own or host, after
+    return host, rest
 
 
 def _take_priority(host: str | None, rest: str) -> tuple[str | None, str, int | None]:

@@ -25,6 +25,7 @@ from detectors.catalog.catalog import (
 )
 from detectors.catalog.line_patterns import LineMatch, LinePattern, compile_pattern, read_groups
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
+from detectors.logs import journal_json
 from detectors.logs.header import Header, parse_header, source_key
 from detectors.logs.matcher import compile_patterns
 from detectors.provenance import UNKNOWN, Provenance, of_line
@@ -194,11 +195,16 @@ class Matcher:
     def find_lines(self, block: bytes) -> list[bytes]:
         """The lines of a block (LF between them) that may deserve a closer look, and some more; one
         scan for the whole block."""
-        return self._find_lines(block)
+        found = self._find_lines(block)
+        entries = journal_json.find_in_block(block)
+        if not entries:
+            return found
+        wanted = {*found, *entries}
+        return [line for line in block.split(b"\n") if line in wanted]
 
     def is_hit(self, line: bytes) -> bool:
         """Whether the line deserves a closer look. The hot path: nearly every line ends here."""
-        return self._has_match(line[:LONGEST_LINE])
+        return self._has_match(journal_json.format_plain(line)[:LONGEST_LINE])
 
     def facts(
         self,
@@ -216,7 +222,7 @@ class Matcher:
         stamps that name none. `is_own_line`: `default_host` is where the line was read, whatever
         host it names. The first signature that fits speaks for the line.
         """
-        line = line[:LONGEST_LINE]
+        line = journal_json.format_plain(line)[:LONGEST_LINE]
         numbers = self._match(line)
         if not numbers:
             return []

@@ -14,6 +14,7 @@ from datetime import datetime, tzinfo
 from typing import Optional
 
 from detectors import resources
+from detectors.logs import journal_json
 from detectors.logs import unread_words as words
 from detectors.logs.header import Header, LineRepeat, parse_header
 from detectors.logs.matcher import compile_patterns
@@ -187,9 +188,9 @@ class UnreadReader:
     ) -> Optional[UnreadLine]:
         """What an unread line says; None for one that is read, harmless or of no interest.
         Arguments as of `Matcher.facts`."""
+        line = journal_json.format_plain(line)[:LONGEST_LINE]
         if not self.is_candidate(line):
             return None
-        line = line[:LONGEST_LINE]
         header = parse_header(line, observed_at=observed_at, zone=zone)
         if not is_of_interest(header) or self._matcher.is_read(line, header):
             return None

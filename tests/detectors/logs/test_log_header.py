@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -123,6 +124,23 @@ FORMS = [
     # Junos' `explicit-priority`, behind a program and before a line card.
     (f"Jan 12 03:04:05  sw-7 craftd[7]: %DAEMON-4:  {XID}", "sw-7", AT, "", "craftd"),
     (f"Jan 12 03:04:05  sw-7 : %PFE-3: fpc7 {XID}", "sw-7", AT, "", "fpc7"),
+    # pdsh and clush put the node's name before each line, whatever form that has.
+    (f"gn042: [  390.306117] {XID}", "gn042", NOW, "390.306117", ""),
+    (f"gn042: [Sun Jan 12 03:04:05 2025] {XID}", "gn042", AT, "", ""),
+    (f"gn042: Jan 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"loghost1: Jan 12 03:04:05 gn042 nvidia-x[7]: {XID}", "gn042", AT, "", "nvidia-x"),
+    (f"gn042: Jan 12 03:04:05 gn042 slurmd: {XID}", "gn042", AT, "", "slurmd"),
+    (f"gn042: 2025-01-12T03:04:05Z gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"gn042: kern  :err   : [  390.306117] {XID}", "gn042", NOW, "390.306117", ""),
+    (f"gn042: slurmd: {XID}", "gn042", NOW, "", "slurmd"),
+    (f"gn042: systemd[1]: {XID}", "gn042", NOW, "", "systemd"),
+    (f"gn042: kernel: {XID}", "gn042", NOW, "", "kernel"),
+    (f"gn042: {XID}", "gn042", NOW, "", ""),
+    # Dates in one piece, and with slashes.
+    (f"20250112 03:04:05 {XID}", None, AT, "", ""),
+    (f"20250112 03:04:05.123 gn042 kernel: {XID}", "gn042", AT_MILLIS, "", "kernel"),
+    (f"20250112-03:04:05 gn042 slurmd[7]: {XID}", "gn042", AT, "", "slurmd"),
+    (f"2025/01/12 03:04:05.123 gn042 kernel: {XID}", "gn042", AT_MILLIS, "", "kernel"),
     (XID, None, NOW, "", ""),
 ]
 
@@ -167,6 +185,141 @@ def test_every_form_gives_host_time_and_message(
         program,
     )
     assert found.body == XID
+
+
+_SEL = "Memory #0x53 | Uncorrectable ECC | Asserted"
+
+
+@pytest.mark.parametrize(
+    ("line", "at", "body"),
+    [
+        (f"   1 | 01/12/2025 | 03:04:05 | {_SEL}", AT, f"1 | 01/12/2025 | 03:04:05 | {_SEL}"),
+        (f"  1c | 01/12/25 | 03:04:05 UTC | {_SEL}", AT, f"1c | 01/12/2025 | 03:04:05 | {_SEL}"),
+        (
+            "1,01/12/2025,03:04:05,Memory #0x53,Uncorrectable ECC,Asserted",
+            AT,
+            f"1 | 01/12/2025 | 03:04:05 | {_SEL}",
+        ),
+        (f"   1 |  Pre-Init  |0000000011| {_SEL}", NOW, f"1 | Pre-Init | 00000011 | {_SEL}"),
+    ],
+)
+@pytest.mark.parametrize(("head", "host"), [("", None), ("gn042: ", "gn042")])
+def test_a_row_of_a_controllers_event_log_tells_its_time_when_it_stands_in_a_file(
+    head: str, host: str | None, line: str, at: datetime, body: str
+) -> None:
+    found = header(head + line)
+    assert (found.host, found.occurred_at, found.program, found.body) == (host, at, "", body)
+
+
+ENTRY = {
+    "__CURSOR": "s=1",
+    "__REALTIME_TIMESTAMP": "1736651045123456",
+    "_BOOT_ID": "0123456789abcdef0123456789abcdef",
+    "_HOSTNAME": "gn042",
+    "PRIORITY": "3",
+    "MESSAGE": XID,
+}
+
+
+def journal_entry(**fields: object) -> bytes:
+    return json.dumps({**ENTRY, **fields}).encode()
+
+
+def test_an_entry_of_the_journal_is_the_kernels_line_when_journald_had_it_of_the_kernel() -> None:
+    found = header(
+        journal_entry(
+            _TRANSPORT="kernel",
+            SYSLOG_IDENTIFIER="kernel",
+            _SOURCE_MONOTONIC_TIMESTAMP="390306117",
+        )
+    )
+    assert (found.host, found.occurred_at, found.program, found.body) == (
+        "gn042",
+        AT_MICROS,
+        "kernel",
+        XID,
+    )
+    assert (found.facility, found.severity, found.boot) == (0, 3, ENTRY["_BOOT_ID"])
+    assert source_key("gn042", found) == source_key(
+        "gn042", header(f"6,1,390306117,-;{XID}")
+    ).replace("||", f"|{ENTRY['_BOOT_ID']}|", 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "program", "facility"),
+    [
+        (
+            {"_TRANSPORT": "stdout", "SYSLOG_IDENTIFIER": "slurmd", "SYSLOG_FACILITY": "3"},
+            "slurmd",
+            3,
+        ),
+        ({"_TRANSPORT": "syslog", "SYSLOG_IDENTIFIER": "slurmd"}, "slurmd", 1),
+        ({"_TRANSPORT": "journal", "_COMM": "munged"}, "munged", 1),
+        (
+            {"_TRANSPORT": "kernel", "SYSLOG_IDENTIFIER": "systemd", "SYSLOG_FACILITY": "3"},
+            "systemd",
+            3,
+        ),
+        # Whoever names himself the kernel is none, nor is one of whom nothing is said.
+        ({"_TRANSPORT": "syslog", "SYSLOG_IDENTIFIER": "kernel", "_COMM": "logger"}, "logger", 1),
+        ({"_TRANSPORT": "syslog", "SYSLOG_IDENTIFIER": "kernel", "SYSLOG_FACILITY": "0"}, "", 1),
+        ({"_TRANSPORT": "journal", "SYSLOG_IDENTIFIER": "kernel", "_COMM": "kernel"}, "", 1),
+        ({"_TRANSPORT": ["kernel", "syslog"], "SYSLOG_IDENTIFIER": "kernel"}, "", 1),
+        ({"SYSLOG_IDENTIFIER": "kernel"}, "", 1),
+        ({"TRANSPORT": "kernel", "SYSLOG_IDENTIFIER": "kernel"}, "", 1),
+    ],
+)
+def test_who_said_an_entry_is_told_by_the_fields_of_journald(
+    fields: dict[str, object], program: str, facility: int
+) -> None:
+    found = header(journal_entry(**fields))
+    assert (found.program, found.facility, found.body) == (program, facility, XID)
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [
+        (list(b"it \xff failed"), "it \ufffd failed"),
+        (["it failed", "it did not"], "it failed"),
+        ("it\nkernel: failed", "it kernel: failed"),
+        ("<0>it failed", "<0>it failed"),
+    ],
+)
+def test_a_message_is_one_line_whatever_the_journal_holds(message: object, body: str) -> None:
+    assert header(journal_entry(_TRANSPORT="journal", MESSAGE=message)).body == body
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<13>%s",
+        b"<13>1 2025-01-12T03:04:05Z gn042 job - - - %s",
+        b"<13>Jan 12 03:04:05 gn042 job: %s",
+        b"Jan 12 03:04:05 gn042 job: %s",
+        b"  %s",
+    ],
+)
+def test_what_looks_like_an_entry_within_a_message_is_text(line: bytes) -> None:
+    entry = journal_entry(_TRANSPORT="kernel", SYSLOG_IDENTIFIER="kernel")
+    found = header(line % entry)
+    assert found.program != "kernel"
+    assert found.body == entry.decode()
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        (f"<13>gn042: {XID}", "gn042"),
+        (f"<13>Jan 12 03:04:05 gn001 gn042: [  390.306117] {XID}", "gn042"),
+        (f"Jan 12 03:04:05 gn001 sshd[7]: gn042: kernel: {XID}", "sshd"),
+        (f"   gn042: kernel: {XID}", "gn042"),
+        (f"sshd: kernel: {XID}", "sshd"),
+    ],
+)
+def test_a_nodes_name_within_a_message_says_nothing_of_who_said_it(line: str, program: str) -> None:
+    found = header(line)
+    assert found.program == program
+    assert found.host in (None, "gn001")
 
 
 @pytest.mark.parametrize(

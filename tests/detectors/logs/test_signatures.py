@@ -77,11 +77,24 @@ def test_a_nodes_line_is_the_fault_it_speaks_of(fault_type, event, resource, lin
         b"<4>1 2026-11-21T03:59:58+00:00 gn042 kernel - - -  [ 8123.617543] %s",
         b"<4>Nov 21 03:59:58 gn042 kernel:  %s",
         b"\x00%s\x00",
+        b"gn042: [ 8123.617543] %s",
+        b"20261121 03:59:58 gn042 kernel: %s",
+        b'{"MESSAGE":"%s","_TRANSPORT":"kernel","_HOSTNAME":"gn042"}',
     ],
 )
 def test_the_fact_is_the_same_in_every_frame(framed):
     found = fact(framed % LOST)
     assert (found.fault_type, found.resource, found.code) == ("gpu.xid.79", GPU, 79)
+
+
+def test_an_entry_of_the_journal_is_found_in_a_block_whatever_stands_last_in_it():
+    entry = (
+        b'{"MESSAGE":"error: Unable to register: Zero Bytes were transmitted or received",'
+        b'"SYSLOG_IDENTIFIER":"slurmd","_TRANSPORT":"stdout","_HOSTNAME":"gn042"}'
+    )
+    block = b"it is well\n%s\nNov 21 03:59:58 gn042 kernel: %s\n" % (entry, LOST)
+    hits = [line for line in matcher().find_lines(block) if matcher().is_hit(line)]
+    assert [fact(line).fault_type for line in hits] == ["slurm.daemon.error", "gpu.xid.79"]
 
 
 def test_a_fact_carries_what_ingest_needs():
