@@ -1,4 +1,4 @@
-"""What docs/deploy.md says, done: its two users start its seven units, and a wrong setting starts
+"""What docs/deploy.md says, done: its two users start its eight units, and a wrong setting starts
 none of them."""
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from tests.services.postgres import Postgres
 from tests.services.programs import spawn, stop
 from tests.services.redis import Redis
 
-WORKERS = ("kintsugi-ingest", "kintsugi-poll", "kintsugi-runbook", "kintsugi-slurm")
+WORKERS = (
+    "kintsugi-ingest",
+    "kintsugi-notify",
+    "kintsugi-poll",
+    "kintsugi-runbook",
+    "kintsugi-slurm",
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,7 @@ def stores() -> Iterator[tuple[Postgres, Redis]]:
 @pytest.mark.timeout(400)
 @pytest.mark.needs("postgres", "redis-server", "setpriv", "unshare")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-def test_the_seven_units_start_as_their_users_with_the_modes_that_are_shipped(
+def test_the_eight_units_start_as_their_users_with_the_modes_that_are_shipped(
     stores: tuple[Postgres, Redis],
 ) -> None:
     postgres, queue = stores
@@ -55,9 +61,9 @@ def test_the_seven_units_start_as_their_users_with_the_modes_that_are_shipped(
         wait_until(lambda: listens(syslog), within_s=90, what="the receiver")
         wait_until(lambda: listens(web), within_s=90, what="the console")
         wait_until(
-            lambda: _workers(queue) == {"ingest", "poll", "runbook", "slurm"},
+            lambda: _workers(queue) == {"ingest", "notify", "poll", "runbook", "slurm"},
             within_s=90,
-            what="four workers",
+            what="five workers",
         )
         asked = urllib.request.Request(
             f"http://127.0.0.1:{web}/login/", headers={"Host": "kintsugi.example.org"}
@@ -86,7 +92,8 @@ def _assert_watched(site: Deployment, web: int) -> None:
         "beat",
         "receiver",
         "web",
-        "worker-ingest-notify-sweep",
+        "worker-ingest-sweep",
+        "worker-notify",
         "worker-poll",
         "worker-runbook",
         "worker-slurm",
@@ -118,7 +125,7 @@ def _assert_kept_apart(site: Deployment) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_a_wrong_setting_starts_none_of_the_seven_units(tmp_path: Path) -> None:
+def test_a_wrong_setting_starts_none_of_the_eight_units(tmp_path: Path) -> None:
     """Celery asks Django's checks and drops their answer, and a WSGI server does not ask."""
     (tmp_path / "runbooks").mkdir()
     (tmp_path / "runbooks" / "mine.yaml").write_text("name: mine\n")
@@ -135,7 +142,7 @@ def test_a_wrong_setting_starts_none_of_the_seven_units(tmp_path: Path) -> None:
         wait_until(
             lambda: all(process.poll() for process in started.values()),
             within_s=90,
-            what="seven refusals",
+            what="eight refusals",
         )
     finally:
         for process in started.values():

@@ -37,7 +37,7 @@ _PARTS = {
 _QUEUES = {
     "ingest": _Work("events wait in the inbox", "kintsugi-ingest"),
     "sweep": _Work("what is due is not found", "kintsugi-ingest"),
-    "notify": _Work("messages wait", "kintsugi-ingest"),
+    "notify": _Work("messages wait", "kintsugi-notify"),
     "runbook": _Work("repairs rest where they are", "kintsugi-runbook"),
     "poll": _Work("nodes and switches are not looked at", "kintsugi-poll"),
     "slurm": _Work(

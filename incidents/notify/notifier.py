@@ -154,9 +154,11 @@ class RateLimited:
 
 @dataclass(frozen=True)
 class OutcomeUnknown:
-    """It may stand there or not: look before it is repeated."""
+    """It may stand there or not: look before it is repeated. `is_silent`: nothing was answered at
+    all, so the next message would wait as long."""
 
     reason: str
+    is_silent: bool = False
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,8 @@ def send(
     """Sends one notification, at most once whatever dies on the way. `run_words`: what cards say of
     runs.
 
-    1. take the channel's next slot; 2. claim the row; 3. look, if an earlier attempt may have been
-      accepted;
-    4. send; 5. record, and free or close the channel.
+    1. take the channel; 2. claim the row; 3. look, if an earlier attempt may have been accepted;
+    4. send; 5. give the channel back; 6. record, and close the channel that takes nothing.
     """
     row = Notification.objects.filter(pk=notification_id).first()
     if row is None:
@@ -106,19 +105,22 @@ def send(
         return SendOutcome(
             Result.NOT_DUE, "it is sent, on its way, not due yet, or waits for its card"
         )
-    open_at = _take_slot(row.channel, notifier, now)
+    open_at = _take_channel(row.channel, now)
     if open_at is not None:
         return SendOutcome(
             Result.HELD, f"channel {row.channel} takes the next message at {open_at.isoformat()}"
         )
     must_look = row.state in (_State.SENDING, _State.UNKNOWN)
     if not _claim(row, row.attempted_at if must_look else now, now):
+        _give_channel(row.channel, notifier, now)
         return SendOutcome(Result.NOT_DUE, "another worker has it")
     row.refresh_from_db()
     message = partial(
         story.build_message, row, now=now, thread_ts=_get_thread_ts(row), run_words=run_words
     )
-    result, reason = _record(row, _deliver(row, message, notifier, must_look=must_look), now)
+    attempt = _deliver(row, message, notifier, must_look=must_look)
+    _give_channel(row.channel, notifier, now)
+    result, reason = _record(row, attempt, now)
     next_id, next_at = _get_next(row.channel, now)
     return SendOutcome(result, reason, next_id, next_at)
 
@@ -180,18 +182,27 @@ def _get_first(channel: str, now: datetime) -> int | None:
     return next(iter(_FIRST.values(channel=channel, now=now)), None)
 
 
-def _take_slot(channel: str, notifier: Notifier, now: datetime) -> datetime | None:
-    """None: the slot is ours. Otherwise when the channel opens."""
-    pace = notifier.get_pace(channel) if notifier.serves(channel) else timedelta(0)
+def _take_channel(channel: str, now: datetime) -> datetime | None:
+    """None: the channel is ours until it is given back, or for as long as an answer may take: one
+    that does not answer holds one worker. Otherwise when it opens."""
+    taken = {"open_at": now + SETTLE}
     rows = NotificationChannel.objects.filter(name=channel)
-    if rows.filter(open_at__lte=now).update(open_at=now + pace) == 1:
+    if rows.filter(open_at__lte=now).update(**taken) == 1:
         return None
     NotificationChannel.objects.bulk_create(
         [NotificationChannel(name=channel, open_at=now)], ignore_conflicts=True
     )
-    if rows.filter(open_at__lte=now).update(open_at=now + pace) == 1:
+    if rows.filter(open_at__lte=now).update(**taken) == 1:
         return None
     return rows.get().open_at
+
+
+def _give_channel(channel: str, notifier: Notifier, now: datetime) -> None:
+    """To whoever sends next, at the pace of the channel. One that was closed meanwhile, or that
+    somebody else has taken since, stays so."""
+    pace = notifier.get_pace(channel) if notifier.serves(channel) else timedelta(0)
+    ours = NotificationChannel.objects.filter(name=channel, open_at=now + SETTLE)
+    ours.update(open_at=now + pace)
 
 
 def _claim(row: Notification, attempted_at: datetime | None, now: datetime) -> bool:
@@ -316,6 +327,8 @@ def _record_failure(
     backoff = min(SETTLE * 2 ** min(row.attempts - 1, 8), LONGEST_BACKOFF)
     if isinstance(answer, OutcomeUnknown):
         _postpone(row, _State.UNKNOWN, now + backoff, answer.reason)
+        if answer.is_silent:
+            _close(row.channel, now + backoff, answer.reason)
         return Result.UNKNOWN, answer.reason
     if isinstance(answer, ChannelUnreachable):
         _postpone(row, waits, now, answer.reason)

@@ -147,12 +147,14 @@ def test_each_has_an_entry_in_the_beat_with_a_queue_and_an_expiry_of_its_own() -
         assert entry["options"]["expires"] == entry["schedule"].total_seconds()
 
 
-def test_every_queue_has_a_worker_and_slurms_has_one_of_its_own() -> None:
+def test_every_queue_has_a_worker_and_what_waits_for_others_one_of_its_own() -> None:
+    """A Slack, a slurmctld or nodes that do not answer hold up neither faults nor repairs."""
     routed = {route["queue"] for route in settings.CELERY_TASK_ROUTES.values()}
     queues = {settings.CELERY_TASK_DEFAULT_QUEUE, *routed}
     served = [words for words in map(_queues, UNITS) if words]
     assert sorted(name for words in served for name in words) == sorted(queues)
-    assert ["slurm"] in served
+    waiting = [words for words in served if {"notify", "poll", "slurm"} & {*words}]
+    assert sorted(waiting) == [["notify"], ["poll"], ["slurm"]]
     assert set(embedded.QUEUES.split(",")) == queues
 
 

@@ -16,6 +16,7 @@ import psycopg
 
 from fixtures.cluster.control import NoCluster, ask, read_state
 from fixtures.demo import place
+from tests.deployment import UNITS, Unit
 from tests.services.patience import patient
 from tests.services.ports import free_port, listens, wait_until
 from tests.services.postgres import Postgres
@@ -23,13 +24,21 @@ from tests.services.programs import spawn, stop
 from tests.services.redis import Redis
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-_QUEUES = {"ingest": "ingest,sweep", "runbook": "runbook,notify,poll", "slurm": "slurm"}
-# What waits for Slurm does so beside each other, as in deploy/systemd.
-_POOLS = {"slurm": ("--pool", "threads", "--concurrency", "8")}
 
 
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def list_workers() -> dict[str, tuple[str, ...]]:
+    """What follows `celery -A kintsugi` in each worker's unit of deploy/systemd, by its part of the
+    name."""
+    workers = {}
+    for name in UNITS:
+        words = Unit.read(name).command
+        if "worker" in words:
+            workers[name.removeprefix("kintsugi-")] = words[words.index("worker") :]
+    return workers
 
 
 class ClusterSite:
@@ -75,9 +84,8 @@ class ClusterSite:
         )
         self.manage("migrate", "--verbosity", "0")
         self.manage("demo", "prepare", state["inventory"])
-        for name, queues in _QUEUES.items():
-            pool = _POOLS.get(name, ("--concurrency", "2"))
-            self._celery("worker", "--queues", queues, *pool, "--hostname", f"{name}@%h")
+        for name, words in list_workers().items():
+            self._celery(*words)
             self._workers[name] = self._processes[-1]
         self._celery("beat", "--pidfile=")
         self._start(sys.executable, "manage.py", "receive")

@@ -214,7 +214,7 @@ def _call(call: Callable[[], SlackResponse]) -> SlackResponse | Gone | Failure:
     except URLError as error:
         return _make_connection_failure(error)
     except (OSError, HTTPException) as error:
-        return OutcomeUnknown(f"Slack did not answer ({error_text.format_reason(error)}).")
+        return _make_silence(error_text.format_reason(error))
 
 
 def _parse_refusal(response: Any) -> Gone | Failure:
@@ -248,7 +248,11 @@ def _make_connection_failure(error: URLError) -> Failure:
         return ChannelUnreachable(
             f"Slack cannot be reached ({text}): check SLACK_API_URL and the network."
         )
-    return OutcomeUnknown(f"Slack did not answer ({text}).")
+    return _make_silence(text)
+
+
+def _make_silence(reason: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"Slack did not answer ({reason}).", is_silent=True)
 
 
 def _format_reason(given: BaseException | str) -> str:

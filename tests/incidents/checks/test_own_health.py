@@ -20,7 +20,7 @@ SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 GIB = 1024**3
 QUIET = Backlog(0, 0, timedelta(0))
-INGEST = PartReport("worker-ingest-notify-sweep", ("ingest", "notify", "sweep"))
+INGEST = PartReport("worker-ingest-sweep", ("ingest", "sweep"))
 BEAT, WEB = PartReport("beat"), PartReport("web")
 
 
@@ -88,10 +88,10 @@ class TestSilentParts:
         site.stop(INGEST.part)
         site.run_for(2 * MINUTE)
         expected = [
-            "worker-ingest-notify-sweep on mgmt-1 (process 102, version 0.2.0)",
+            "worker-ingest-sweep on mgmt-1 (process 102, version 0.2.0)",
             f"has written nothing since {last:%Y-%m-%d %H:%M:%S} UTC",
             "events wait in the inbox",
-            "messages wait",
+            "what is due is not found",
             "`systemctl status kintsugi-ingest`",
             "ends a day after",
         ]
@@ -383,9 +383,9 @@ class TestRedis:
             f"Since {began_at:%Y-%m-%d %H:%M:%S} UTC, for 30 s",
             self.WHY,
             "beat on mgmt-1",
-            "worker-ingest-notify-sweep on mgmt-2",
+            "worker-ingest-sweep on mgmt-2",
             "nothing is polled",
-            "messages wait",
+            "what is due is not found",
             "Nothing is lost",
         ]
         assert mentions(text, expected) == expected

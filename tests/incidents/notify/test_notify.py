@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from fixtures.slack_page.workspace import Fault, Posted
 from fixtures.slack_server import CHANNEL, SlackServer
 from incidents.models import Incident, Notification, NotificationChannel
 from incidents.notify import services
-from incidents.notify.notifier import Message
+from incidents.notify.notifier import Message, RateLimited
 from incidents.notify.notifier import Posted as Answer
 from incidents.notify.services import Result
 from incidents.notify.slack.client import SlackNotifier
@@ -20,6 +21,10 @@ from tests.incidents.builders import T0, an_incident, told
 from tests.incidents.clocks import Clock, drain
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("slack_settings")]
+
+
+class _Killed(BaseException):
+    """The process is gone: nothing after this line runs."""
 
 
 def _card(incident: Incident) -> Notification:
@@ -162,6 +167,75 @@ def test_nothing_is_sent_before_retry_after_when_slack_limits_the_rate(
     assert slack.workspace.violations == []
 
 
+def test_one_worker_waits_for_a_channel_whoever_else_is_rung_meanwhile(
+    slack: SlackServer, notifier: SlackNotifier, clock: Clock
+) -> None:
+    told(an_incident())
+    told(an_incident())
+    first, second = Notification.objects.filter(sequence=0).order_by("pk")
+    meanwhile: list[Result] = []
+
+    class AnswersLate(SlackNotifier):
+        def post(self, message: Message) -> Answer:
+            clock.turn(timedelta(seconds=9))
+            meanwhile.append(services.send(second.pk, notifier, now=clock.now).result)
+            return super().post(message)
+
+    late = AnswersLate(token=slack.workspace.token, api_url=slack.api_url)
+    outcome = services.send(first.pk, late, now=clock.now)
+    assert meanwhile == [Result.HELD]
+    assert (outcome.result, outcome.next_id) == (Result.SENT, second.pk)
+    assert services.send(second.pk, notifier, now=clock.now).result is Result.SENT
+
+
+def test_the_channel_opens_by_itself_when_its_worker_was_killed(
+    slack: SlackServer, notifier: SlackNotifier, clock: Clock
+) -> None:
+    told(an_incident())
+    told(an_incident())
+    first, second = Notification.objects.filter(sequence=0).order_by("pk")
+
+    class Dies(SlackNotifier):
+        def post(self, message: Message) -> Answer:
+            raise _Killed
+
+    dying = Dies(token=slack.workspace.token, api_url=slack.api_url)
+    with pytest.raises(_Killed):
+        services.send(first.pk, dying, now=clock.now)
+    assert services.list_due(clock.now) == []
+    assert services.list_due(clock.now + services.SETTLE) == [second.pk]
+
+
+def test_the_channel_rests_and_says_so_when_slack_takes_a_request_and_does_not_answer(
+    notifier: SlackNotifier, clock: Clock
+) -> None:
+    told(an_incident())
+    told(an_incident())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/api/"
+        asks = SlackNotifier(token="xoxb-1", api_url=address, timeout=timedelta(seconds=1))
+        outcome = services.send(services.list_due(clock.now)[0], asks, now=clock.now)
+    assert outcome.result is Result.UNKNOWN
+    assert "Slack did not answer" in services.list_troubles(clock.now)[0]
+    assert services.list_due(clock.now + services.SETTLE - timedelta(seconds=1)) == []
+    assert len(services.list_due(clock.now + services.SETTLE)) == 1
+
+
+def test_a_short_limit_of_the_rate_is_kept_to(
+    slack: SlackServer, notifier: SlackNotifier, clock: Clock
+) -> None:
+    told(an_incident())
+
+    class Limits(SlackNotifier):
+        def post(self, message: Message) -> Answer:
+            return RateLimited(timedelta(seconds=3))
+
+    limits = Limits(token=slack.workspace.token, api_url=slack.api_url)
+    services.send(services.list_due(clock.now)[0], limits, now=clock.now)
+    assert services.list_due(clock.now + timedelta(seconds=2)) == []
+    assert len(services.list_due(clock.now + timedelta(seconds=3))) == 1
+
+
 @pytest.mark.parametrize(
     "fault", [Fault.DROP_RESPONSE, Fault.SERVER_ERROR_AFTER, Fault.FATAL_ERROR, Fault.HANG]
 )
@@ -203,10 +277,6 @@ def test_a_card_found_again_is_brought_up_to_date_when_its_incident_changed_mean
     drain(notifier, clock)
     [card] = _cards(slack)
     assert "acknowledged" in str(card.blocks)
-
-
-class _Killed(BaseException):
-    """The process is gone: nothing after this line runs."""
 
 
 @pytest.mark.parametrize("moment", ["before the post", "after the post"])

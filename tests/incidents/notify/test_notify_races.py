@@ -28,11 +28,8 @@ class Hurried(SlackNotifier):
 
 def _work(notifier: SlackNotifier) -> None:
     try:
-        for _ in range(200):
-            ids = services.list_due(T0)
-            if not ids:
-                return
-            for notification_id in ids:
+        while Notification.objects.exclude(state="sent").exists():
+            for notification_id in services.list_due(T0):
                 services.send(notification_id, notifier, now=T0)
     finally:
         connection.close()
