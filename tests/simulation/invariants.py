@@ -509,7 +509,7 @@ def no_critical_fault_is_left_to_nobody(play: Play) -> None:
         is_run = Run.objects.filter(incident=incident, state__in=UNFINISHED).exists()
         is_busy = Run.objects.filter(node=incident.node, state__in=UNFINISHED).exists()
         is_active = Fault.objects.active().filter(membership__incident=incident).exists()
-        is_theirs = incident.pk in play.record.aborted
+        is_theirs = incident.pk in play.record.aborted | play.record.given_up
         if is_active and not (is_kept or is_run or is_busy or is_theirs):
             alone.add(incident.pk)
     play.record.alone_since = {

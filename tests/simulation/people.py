@@ -414,6 +414,9 @@ class People:
             is_theirs = left.node not in play.record.overwritten_at
             if left.is_done and is_theirs and reason.startswith("left to people"):
                 play.record.words[left.node] = Word(reason, site.now)
+            last = Run.objects.filter(node__name=left.node).latest("pk")
+            if last.state == RunState.FAILED and "is given back" in left.text:
+                play.record.given_up.add(last.incident_id)
 
 
 class _Clock:

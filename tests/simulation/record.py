@@ -126,6 +126,8 @@ class Record:
     polled_at: dict[str, datetime] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     aborted_runs: set[int] = field(default_factory=set)
+    # Incidents whose repair had failed when a person who has Kintsugi leave put the node back.
+    given_up: set[int] = field(default_factory=set)
     started_runs: set[int] = field(default_factory=set)
     dropped_since: dict[str, datetime] = field(default_factory=dict)
     alone_since: dict[int, datetime] = field(default_factory=dict)
