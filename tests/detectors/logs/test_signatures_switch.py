@@ -138,6 +138,12 @@ def test_another_vendors_line_is_the_fault_it_speaks_of(fault_type, event, line)
         "%%10STP/6/STP_NOTIFIED_TC: Instance 0's port HundredGigE1/0/13 was notified a topology change.",
         "%EC-5-COMPATIBLE: Te1/0/1 is compatible with port-channel members",
         "mlxd[3100]: [mlxd.NOTICE]: Leaf L07 was inserted",
+        "INFO swss#supervisord 2026-11-21 03:59:57,377 WARN received SIGTERM indicating exit request",
+        "INFO pmon#supervisord 2026-11-21 03:59:57,377 INFO exited: dependent-startup (exit status 3; expected)",
+        "ERR systemd[1]: Failed to start dhcp_relay container.",
+        "ERR syncd#syncd: [none] SAI_API_PORT:_brcm_sai_read_fec_stat_err_counters:77 Get Port Phy Control FEC Symbol Error Count failed - port: 7, rc: -16",
+        "ERR syncd#syncd: [none] SAI_API_PORT:brcm_sai_get_port_attribute_cmn:77 Fec Alignment lock status failed with error -8.",
+        "INFO syncd#supervisord 2026-11-21 03:59:57,377 INFO exited: syncd (exit status 0; expected)",
     ],
 )
 def test_a_switchs_everyday_line_is_benign(text):
