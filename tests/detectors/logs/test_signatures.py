@@ -602,6 +602,17 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "slurmctld[77]: node gn077 returned to service",
         "smartd[77]: Device: /dev/sdh, is SMART capable. Adding to monitor list.",
         "gn042:77:777 [7] misc/socket.cc:77 UCX  WARN  transport not available",
+        "slurmctld[77]: error: Security violation, REQUEST_TOP_JOB for JobId=77 from uid=1077",
+        "slurmctld[77]: error: REQUEST_SUBMIT_BATCH_JOB lacks alloc_node from uid=1077",
+        "slurmctld[77]: error: _update_job: Attempt to modify priority for JobId=77",
+        "slurmstepd[77]: error: --mem-bind value is empty for local task 7",
+        "slurmdbd[77]: error: Only admins/coordinators can look at account usage",
+        "slurmctld[77]: No job state file (/var/spool/slurmctld/job_state) to recover",
+        "slurmctld[77]: error: Rounding requested frequency 7 up to lowest available 1000",
+        "[2026-11-21T03:59:58.777] slurmctld version 26.11.0 started on cluster gn",
+        "[2026-11-21T03:59:58.777] [77.batch] done with step",
+        "[2026-11-21T03:59:58.777] debug:  Incomplete job state save file",
+        "[2026-11-21T03:59:58.777] error: _slurm_rpc_submit_batch_job: Unspecified error",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
