@@ -28,7 +28,7 @@ from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
 from detectors.logs import journal_json
 from detectors.logs.header import Header, parse_header, source_key
 from detectors.logs.matcher import compile_patterns
-from detectors.provenance import UNKNOWN, Provenance, of_line
+from detectors.provenance import KERNEL_FACILITY, UNKNOWN, Provenance, of_line
 
 # How a line says that its alarm is over, whatever began it. Cisco's and Arista's system message
 # guides: the mnemonic of the end has that of the alarm in front of it, or the sentence ends in
@@ -95,13 +95,16 @@ class Fact:
     decided_by: str = ""
 
     def provenance(self, sender: Provenance) -> Provenance:
-        """Of the line, which this sender brought."""
+        """Of the line, which this sender brought. Who names himself the kernel in another facility
+        is none, but for a switch's, whose server of syslog gives it one of its own."""
+        is_of_switch = self.resource.startswith("switch/")
+        is_kernels_facility = self.facility in (None, KERNEL_FACILITY) or is_of_switch
         return of_line(
             sender,
             program=self.program,
             facility=self.facility,
             severity=self.priority,
-            is_of_driver=self.is_of_driver,
+            is_of_driver=self.is_of_driver and is_kernels_facility,
         )
 
 

@@ -13,6 +13,7 @@ from tests.matching import get_shipped_matcher
 
 _AT = datetime(2026, 11, 23, 8, tzinfo=UTC)
 _XID = "NVRM: Xid (PCI:0000:19:00): 79, pid=1, name=python3, GPU has fallen off the bus."
+_SEL = "7 | 11/23/2026 | 07:59:58 | Memory #0x53 | Uncorrectable ECC | Asserted"
 _UE = "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"
 
 
@@ -67,6 +68,13 @@ def test_the_name_of_a_process_hides_no_fault(head: str, name: str) -> None:
         (f"<3>1 2026-11-23T08:00:00Z gn001 kernel - - - {_XID}", Forger.ROOT),
         (f"<3>1 2026-11-23T08:00:00Z gn001 kernel - - - {_UE}", Forger.ROOT),
         (_XID, Forger.USER),  # nobody says whose words they are
+        # `logger -t kernel` names the program, and may choose any facility but the kernel's.
+        (f"<9>Nov 23 08:00:00 gn001 kernel: {_SEL}", Forger.USER),
+        (f"<129>Nov 23 08:00:00 gn001 kernel: {_SEL}", Forger.USER),
+        (
+            "<131>Nov 23 08:00:00 gn001 kernel: md/raid1:md7: Disk failure on sdh, disabling device",
+            Forger.USER,
+        ),
     ],
 )
 def test_a_kernels_record_that_we_read_ourselves_takes_root(line: str, forger: Forger) -> None:

@@ -629,6 +629,9 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "lvm[77]: 7 logical volume(s) in volume group vg7 now active",
         "7 | 11/21/2026 | 03:59:58 | Boot Error | No bootable media | Deasserted",
         "ipmievd[77]: Processor sensor CPU7 - Presence detected Asserted",
+        "mmfs: Error=MMFS_QUOTA, ID=0x77777777, Tag=777: Disk quota exceeded",
+        "kernel: rbd: rbd7: capacity 77777777 features 0x3d",
+        "kernel: libceph: osd7 weight 0x0 (out)",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
