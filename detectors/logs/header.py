@@ -188,8 +188,9 @@ _SUFFIX_REPEAT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 # What pdsh and clush put before each line of a node (pdsh(1), clush(1)): its name, which has a
-# digit and none of the marks of a program's.
+# digit, none of the marks of a program's, and is none of the programs that end in one.
 _SHELL_HEAD = re.compile(
+    r"(?!(?:python|perl|php|ruby|lua|tcl|gcc|clang|base|md|sha|bzip|su|fio)-?[\d.]+: )"
     r"(?P<host>(?=[A-Za-z.-]{0,60}\d)[A-Za-z][A-Za-z0-9.-]{1,62}): (?P<line>.)"
 )
 # What has a header of its own and no wall time at its beginning (those: `_LEAD`), or is the

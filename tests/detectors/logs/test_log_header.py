@@ -314,6 +314,8 @@ def test_what_looks_like_an_entry_within_a_message_is_text(line: bytes) -> None:
         (f"Jan 12 03:04:05 gn001 sshd[7]: gn042: kernel: {XID}", "sshd"),
         (f"   gn042: kernel: {XID}", "gn042"),
         (f"sshd: kernel: {XID}", "sshd"),
+        (f"python3.12: {XID}", "python3.12"),
+        (f"base64: {XID}", "base64"),
     ],
 )
 def test_a_nodes_name_within_a_message_says_nothing_of_who_said_it(line: str, program: str) -> None:
