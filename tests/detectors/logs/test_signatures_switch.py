@@ -144,6 +144,9 @@ def test_another_vendors_line_is_the_fault_it_speaks_of(fault_type, event, line)
         "ERR syncd#syncd: [none] SAI_API_PORT:_brcm_sai_read_fec_stat_err_counters:77 Get Port Phy Control FEC Symbol Error Count failed - port: 7, rc: -16",
         "ERR syncd#syncd: [none] SAI_API_PORT:brcm_sai_get_port_attribute_cmn:77 Fec Alignment lock status failed with error -8.",
         "INFO syncd#supervisord 2026-11-21 03:59:57,377 INFO exited: syncd (exit status 0; expected)",
+        "[77] [526] CRITICAL Site [] [Fabric Notification] Grid [Grid]: Fabric topology changed",
+        "[77] [64] INFO Site [] [Fabric Topology] Node [gpu-07]: Node is in service",
+        "[77] [393] MINOR Site [] [Fabric Configuration] Switch [Switch: leaf-03]: Firmware version is not recommended",
     ],
 )
 def test_a_switchs_everyday_line_is_benign(text):
