@@ -267,19 +267,24 @@ class CeleryQueue:
     def ingest(self) -> None:
         _on_commit(ingest)
 
-    def advance(self, run_id: int) -> None:
+    def advance(self, run_id: int, at: datetime | None = None) -> None:
         """A run in shadow goes to the workers that look at Slurm: a site without keys for acts has
         no others."""
-        _on_commit(advance, run_id, queue="slurm" if runbooks.is_shadow(run_id) else "runbook")
+        queue = "slurm" if runbooks.is_shadow(run_id) else "runbook"
+        _on_commit(advance, run_id, countdown=_get_wait(at), queue=queue)
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:
-        wait = max(timedelta(0), at - clock.now()) if at is not None else timedelta(0)
+        wait = _get_wait(at)
         if wait <= _LONGEST_COUNTDOWN:
             _on_commit(notify, notification_id, countdown=wait)
 
     def poll(self, chunk: Chunk) -> None:
         lease = chunk.lease.isoformat()
         _on_commit(poll, chunk.detector, list(chunk.targets), lease, chunk.number)
+
+
+def _get_wait(at: datetime | None) -> timedelta:
+    return max(timedelta(0), at - clock.now()) if at is not None else timedelta(0)
 
 
 def _on_commit(

@@ -18,6 +18,7 @@ from runbooks.power.protocol import NoPower, Power
 from runbooks.slurm.ownership import Written
 from runbooks.slurm.protocol import (
     NodeState,
+    SlurmJob,
     SlurmReader,
     SlurmRefusal,
     SlurmWriter,
@@ -294,6 +295,11 @@ class Context:
     def target(self) -> Target:
         """How the node is reached, and what should be found on it."""
         return self.find_target()
+
+    @cached_property
+    def jobs(self) -> Sequence[SlurmJob]:
+        """Slurm's jobs on the node, asked for once a turn. Who is about to act asks anew."""
+        return self.world.slurm.list_jobs(self.node)
 
     @cached_property
     def active_faults(self) -> Sequence[ActiveFault]:

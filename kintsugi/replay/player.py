@@ -48,7 +48,7 @@ class ReplayQueue:
 
     def ingest(self) -> None: ...
 
-    def advance(self, run_id: int) -> None:
+    def advance(self, run_id: int, at: datetime | None = None) -> None:
         self._enqueue("advance", run_id, lambda pipeline: pipeline.advance(run_id))
 
     def poll(self, chunk: Chunk) -> None:

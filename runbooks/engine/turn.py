@@ -175,11 +175,10 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     early = witness_check.EarlyLook()
     find_target = cache(partial(contexts.load_target, run.place))
     snapshot = _read_snapshot(turn, world, partial(_look_early, turn, world, find_target, early))
-    nodes = snapshot.nodes
-    if run.place not in nodes:
+    if run.place not in snapshot.nodes:
         raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
     build_context = partial(contexts.build_context, find_target=find_target, now=now, world=world)
-    ctx = build_context(run, nodes[run.place], turn.attempted_at)
+    ctx = build_context(run, snapshot.nodes[run.place], turn.attempted_at)
     ctx.params, ctx.key = planned.params, turn.key
     if step.act is not Act.DRAIN:  # such a step looks itself at what became of its attempt
         drains.note_unkept_drain(ctx)
@@ -192,11 +191,12 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     if isinstance(verdict, withdrawal_reasons.Withdraw):
         withdraw.withdraw(run, verdict, now=now, world=world)
         return
+    snapshot = _complete_snapshot(turn, snapshot, ctx)
     if _waits_for_idle_moment(turn, planned, snapshot, ctx):
         return
     if _waits_for_room(turn, planned, snapshot, ctx):
         return
-    permission = approvals.check_permission(turn, planned, ctx, nodes)
+    permission = approvals.check_permission(turn, planned, ctx, snapshot.nodes)
     if not isinstance(permission, approvals.Permission):
         return
     if step.act is not None and _is_refused(turn, step.act, snapshot, ctx):
@@ -211,14 +211,24 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
 
 
 def _read_snapshot(turn: RunTurn, world: World, look: Callable[[], None]) -> FleetSnapshot:
-    """Guards need the whole fleet, and what jobs need where the node is about to be taken, and
-    meanwhile its own look is taken; other steps need their node alone."""
-    run, step = turn.run, _get_planned(turn.run).step
-    if step.act is None:
-        return FleetSnapshot(world.slurm.read_nodes((run.place,)))
-    if step.act is Act.DRAIN or run.claimed_at is None:
+    """Of the node; where it is about to be taken of the whole fleet, with what jobs need, and
+    meanwhile its own look is taken."""
+    if _takes_node(turn):
         return fleet.read_snapshot(world.slurm, beside=look)
-    return FleetSnapshot(world.slurm.read_nodes())
+    return FleetSnapshot(world.slurm.read_nodes((turn.run.place,)))
+
+
+def _complete_snapshot(turn: RunTurn, snapshot: FleetSnapshot, ctx: Context) -> FleetSnapshot:
+    """Guards need the whole fleet. It is read once nothing else has ended the turn: most turns
+    wait."""
+    if _get_planned(turn.run).step.act is None or _takes_node(turn):
+        return snapshot
+    return FleetSnapshot({**ctx.world.slurm.read_nodes(), turn.run.place: ctx.state})
+
+
+def _takes_node(turn: RunTurn) -> bool:
+    act = _get_planned(turn.run).step.act
+    return act is Act.DRAIN or (act is not None and turn.run.claimed_at is None)
 
 
 def _look_early(

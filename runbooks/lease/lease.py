@@ -50,7 +50,10 @@ def get_runs_to_check(now: Moment) -> QuerySet[Run]:
 
 def _prepare(queue: Callable[[Moment], QuerySet[Run]]) -> tuple[Prepared, Prepared]:
     """All runs of the queue, and a single run of it."""
-    all_runs = Prepared(lambda: queue(Given("now")).order_by("wake_at").values_list("pk"))
+    drained_last = Case(When(claimed_at=None, then=Value(0)), default=Value(1))
+    all_runs = Prepared(
+        lambda: queue(Given("now")).order_by(drained_last, "wake_at").values_list("pk")
+    )
     single_run = Prepared(
         lambda: queue(Given("now")).filter(pk=Given("run")).values_list("fence", "state")
     )
@@ -61,7 +64,8 @@ _ALL_RUNS, _SINGLE_RUN = zip(_prepare(get_due_runs), _prepare(get_runs_to_check)
 
 
 def list_due_runs(now: datetime) -> list[int]:
-    """Runs of both queues, those that are looked at once more last."""
+    """Runs of both queues, those that are looked at once more last, and in each those first whose
+    node is not drained yet."""
     return [pk for queue in _ALL_RUNS for pk in queue.values(now=now)]
 
 

@@ -70,7 +70,7 @@ class WaitForJobs(Base):
     def find_done(self, ctx: Context) -> Done | None:
         if not isinstance(drains.evaluate_hold(ctx), Held):
             return None
-        jobs = ctx.world.slurm.list_jobs(ctx.node)
+        jobs = ctx.jobs
         if not jobs and ctx.state.is_drained:
             requeued = ctx.facts.get("requeued", [])
             return Done(" ".join([f"No job is left on {ctx.node}.", *requeued]))
@@ -79,7 +79,7 @@ class WaitForJobs(Base):
         return None
 
     def find_obstacle(self, ctx: Context) -> Wait | None:
-        jobs = ctx.world.slurm.list_jobs(ctx.node)
+        jobs = ctx.jobs
         agreed = any(_may_requeue(job) for job in jobs)
         deeds = _choose_deeds(ctx, jobs)
         if agreed or any(deed in _ACTS for _, deed in deeds):

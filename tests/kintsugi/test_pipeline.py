@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,15 @@ class Deque:
     """A ring that a test answers in order."""
 
     calls: deque[tuple[str, int | Chunk]] = field(default_factory=deque)
+    # By run, when it was last rung for.
+    due_at: dict[int, datetime | None] = field(default_factory=dict)
 
     def ingest(self) -> None:
         self.calls.append(("ingest", 0))
 
-    def advance(self, run_id: int) -> None:
+    def advance(self, run_id: int, at: datetime | None = None) -> None:
         self.calls.append(("advance", run_id))
+        self.due_at[run_id] = at
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:
         self.calls.append(("notify", notification_id))
@@ -288,6 +292,26 @@ def test_the_sweep_goes_on_with_a_run_whose_ring_was_lost(armed: House) -> None:
     armed.pipeline.sweep()
     armed.answer()
     assert armed.stage.slurm.read_nodes((NODE,))[NODE].is_draining
+
+
+def test_the_sweep_rings_first_for_a_fresh_run_and_spreads_those_that_wait(armed: House) -> None:
+    waiting = ["gn018", "gn019", "gn020"]
+    for name in waiting:
+        armed.stage.slurm.add_job(f"9{name[-2:]}", nodes=[name])
+        armed.pipeline.ingest([_lose_gpu(armed, name)])
+        armed.answer()
+    armed.pipeline.ingest([_lose_gpu(armed)])
+    fresh = Run.objects.get(node__name=NODE)
+    armed.ring.calls.clear()
+    armed.now += timedelta(minutes=1)
+    armed.pipeline.sweep()
+    rung = [call[1] for call in armed.ring.calls if call[0] == "advance"]
+    assert rung[0] == fresh.pk
+    assert len(rung) == 4
+    times = [armed.ring.due_at[pk] or armed.now for pk in rung]
+    gaps = {later - earlier for earlier, later in pairwise(times)}
+    assert times[0] == armed.now
+    assert gaps == {timedelta(milliseconds=250)}
 
 
 def test_a_run_that_the_sweep_starts_is_rung_once(armed: House) -> None:

@@ -92,7 +92,7 @@ class RealSite:
 
     def ingest(self) -> None: ...
 
-    def advance(self, run_id: int) -> None:
+    def advance(self, run_id: int, at: datetime | None = None) -> None:
         """One turn, due or not."""
         Run.objects.filter(pk=run_id).update(wake_at=self.now())
         turn.advance(run_id, now=self.now(), world=self.world)

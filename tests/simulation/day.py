@@ -86,7 +86,7 @@ class Calls:
     def ingest(self) -> None:
         self.waiting.append(lambda pipeline: pipeline.ingest_waiting())
 
-    def advance(self, run_id: int) -> None:
+    def advance(self, run_id: int, at: datetime | None = None) -> None:
         self.waiting.append(lambda pipeline: pipeline.advance(run_id))
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:

@@ -253,7 +253,7 @@ class Calls:
     def ingest(self) -> None:
         """Events come by `Pipeline.ingest` here."""
 
-    def advance(self, run_id: int) -> None:
+    def advance(self, run_id: int, at: datetime | None = None) -> None:
         """Due runs are found by their rows."""
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:

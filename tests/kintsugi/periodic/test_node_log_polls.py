@@ -3,7 +3,7 @@ syslog brings."""
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -32,7 +32,7 @@ class Rings:
 
     def ingest(self) -> None: ...
 
-    def advance(self, run_id: int) -> None: ...
+    def advance(self, run_id: int, at: datetime | None = None) -> None: ...
 
     def notify(self, notification_id: int, at: object = None) -> None: ...
 
