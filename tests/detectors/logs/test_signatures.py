@@ -442,6 +442,10 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "bnxt_en 0000:5e:00.0 ens7np0: Too many traffic classes requested: 7. Max supported is 3.",
         "bnxt_en 0000:5e:00.0 ens7np0: TS query for TX timer failed rc = fffffff5",
         "mlx5_core 0000:5e:00.0 ens7: mlx5e_xfrm_validate_state:77:(pid 7): Cannot offload xfrm states with tfc padding",
+        "mlx5_core 0000:5e:00.0: is_dpll_supported:77:(pid 7): Missing SyncE capability",
+        "mlx5_core 0000:5e:00.0: mlx5_cmd_out_err:77:(pid 7): ACCESS_REG(0x805) op_mod(0x1) failed, status bad parameter(0x3), syndrome (0x77), err(-22)",
+        "{7}[Hardware Error]: It has been corrected by h/w and requires no further action",
+        "NVRM: nvCheckOkFailedNoLog: Check failed: Requested object not found [NV_ERR_OBJECT_NOT_FOUND] (0x00000057) returned from gisubscriptionGetGPUInstanceSubscription(pRsClient, 7) @ kernel_mig_manager.c:77",
         "ixgbe 0000:5e:00.0 ens7: offline testing starting",
         "mpt3sas_cm7: performance mode: iops with coalescing timeout: 0x7",
         "megaraid_sas 0000:5e:00.0: FW provided TM TaskAbort/Reset timeout\t: 7 secs/7 secs",
@@ -632,6 +636,9 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "mmfs: Error=MMFS_QUOTA, ID=0x77777777, Tag=777: Disk quota exceeded",
         "kernel: rbd: rbd7: capacity 77777777 features 0x3d",
         "kernel: libceph: osd7 weight 0x0 (out)",
+        "mcelog[77]: mcelog: ERROR: AMD Processor family 25: mcelog does not support this processor.  Please use the edac_mce_amd module instead.",
+        "mcelog[77]: CPU is unsupported",
+        "mount[77]: mount.lustre: mount 10.4.0.7@o2ib:/work at /work",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
