@@ -28,6 +28,11 @@ __all__ = ["LocalShell", "SshAccess", "SshShell"]
 DEFAULT_PORT = 22
 _NO_STATUS = -1  # paramiko's word for a channel that was closed without an exit status
 _CONNECT_TIMEOUT_S = 10.0
+# A machine that runs takes a connection in milliseconds, however busy it is: the kernel answers.
+# Linux asks at 0, 1 and 3 s (RFC 6298; tcp_syn_retries in tcp(7)). Whoever waits keeps others from
+# being looked at, so one that was silent last time is asked twice.
+_ANSWERS_WITHIN_S = 3.5
+_ANSWERS_AGAIN_WITHIN_S = 1.5
 _IDLE_LOOK_S = 2.0
 # Ten detectors that look at a dead target wait for it once: what a connection failed by is told
 # again for so long.
@@ -183,14 +188,17 @@ class SshShell:
             connection.complain()
             begun = time.monotonic()
             try:
-                connection.client = self._connect(target, entry)
+                connection.client = self._connect(target, entry, connection.answers_within_s)
             except (OSError, EOFError, paramiko.SSHException) as error:
                 if time.monotonic() - begun > _WORTH_KEEPING_S:
                     connection.record_failure(error)
                 raise
+            connection.answers_within_s = _ANSWERS_WITHIN_S
             return connection.client, False
 
-    def _connect(self, target: Target, entry: SshAccess) -> paramiko.SSHClient:
+    def _connect(
+        self, target: Target, entry: SshAccess, answers_within_s: float
+    ) -> paramiko.SSHClient:
         client = paramiko.SSHClient()
         port = entry.port or DEFAULT_PORT
         named = target.address if port == DEFAULT_PORT else f"[{target.address}]:{port}"
@@ -199,7 +207,7 @@ class SshShell:
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
         with contextlib.ExitStack() as unless_connected:
             unless_connected.callback(_close, client)
-            sock = socket.create_connection((target.address, port), timeout=_CONNECT_TIMEOUT_S)
+            sock = socket.create_connection((target.address, port), timeout=answers_within_s)
             _tune(sock)
             user_key = self._keys.get(entry.key_file) if entry.key_file is not None else None
             uses_agent = entry.key_file is None
@@ -246,11 +254,14 @@ class _Connection:
         self.opening = threading.Lock()
         self.sessions = threading.BoundedSemaphore(_MOST_SESSIONS)
         self.client: Optional[paramiko.SSHClient] = None
+        self.answers_within_s = _ANSWERS_WITHIN_S
         self._error: Optional[Exception] = None
         self._failed_at = 0.0
 
     def record_failure(self, error: Exception) -> None:
         self._error, self._failed_at = error, time.monotonic()
+        if isinstance(error, TimeoutError):
+            self.answers_within_s = _ANSWERS_AGAIN_WITHIN_S
 
     def complain(self) -> None:
         """Raises what the last attempt failed by, while that is fresh."""

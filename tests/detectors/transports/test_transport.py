@@ -165,6 +165,34 @@ def test_many_that_look_at_a_dead_target_wait_for_it_once(
 
 
 @pytest.mark.needs("sshd", "ssh-keygen")
+def test_a_machine_that_was_silent_is_given_less_time_until_it_answers(
+    sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = socket.create_connection
+    given: list[float] = []
+
+    def connect_late(address: tuple[str, int], timeout: float) -> socket.socket:
+        given.append(timeout)
+        if len(given) <= 2:
+            raise TimeoutError("timed out")
+        return connect(address, timeout)
+
+    monkeypatch.setattr(socket, "create_connection", connect_late)
+    monkeypatch.setattr(ssh, "_FAILURE_KEPT_S", 0.0)
+    monkeypatch.setattr(ssh, "_WORTH_KEEPING_S", 0.0)
+    shell = SshShell(user=sshd.user, key_file=sshd.key_file, known_hosts=sshd.known_hosts)
+    target = Target("gn001", "127.0.0.1", sshd.port)
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="timed out"):
+            shell.run(target, ("true",), SECONDS_5)
+    for _ in range(2):
+        shell.run(target, ("true",), SECONDS_5)
+        sshd.drop_sessions()
+    shell.close()
+    assert given == [3.5, 1.5, 1.5, 3.5]
+
+
+@pytest.mark.needs("sshd", "ssh-keygen")
 def test_a_host_key_that_is_pinned_while_we_run_is_known_at_the_next_connection(
     sshd: Sshd, tmp_path: Path
 ) -> None:
