@@ -8,6 +8,7 @@ transaction is open while the network is asked. The time `now` is when the call 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -118,10 +119,12 @@ def send(
     message = partial(
         story.build_message, row, now=now, thread_ts=_get_thread_ts(row), run_words=run_words
     )
+    began_s = time.monotonic()
     attempt = _deliver(row, message, notifier, must_look=must_look)
+    took = timedelta(seconds=time.monotonic() - began_s)
     _give_channel(row.channel, notifier, now)
     result, reason = _record(row, attempt, now)
-    next_id, next_at = _get_next(row.channel, now)
+    next_id, next_at = _get_next(row.channel, now, took)
     return SendOutcome(result, reason, next_id, next_at)
 
 
@@ -366,12 +369,12 @@ def _close(channel: str, until: datetime, reason: str) -> None:
         rows.update(error=reason[:255])
 
 
-def _get_next(channel: str, now: datetime) -> tuple[int | None, datetime | None]:
+def _get_next(channel: str, now: datetime, took: timedelta) -> tuple[int | None, datetime | None]:
     """The row to ring next and when the channel takes it; what is farther off is the sweep's to
-    find."""
+    find. Whoever was rung while the message that began at `now` was on its way was turned away."""
     state = NotificationChannel.objects.get(name=channel)
     at = max(state.open_at, now)
     if at - now > LONGEST_RING:
         return None, None
-    following = _get_first(channel, at)
+    following = _get_first(channel, at + took)
     return (None, None) if following is None else (following, at)
