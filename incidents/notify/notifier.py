@@ -154,8 +154,8 @@ class RateLimited:
 
 @dataclass(frozen=True)
 class OutcomeUnknown:
-    """It may stand there or not: look before it is repeated. `is_silent`: nothing was answered at
-    all, so the next message would wait as long."""
+    """It may stand there or not: look before it is repeated. `is_silent`: nothing came until
+    the sender gave up, so the next message would wait as long."""
 
     reason: str
     is_silent: bool = False

@@ -214,7 +214,7 @@ def _call(call: Callable[[], SlackResponse]) -> SlackResponse | Gone | Failure:
     except URLError as error:
         return _make_connection_failure(error)
     except (OSError, HTTPException) as error:
-        return _make_silence(error_text.format_reason(error))
+        return _make_unanswered(error)
 
 
 def _parse_refusal(response: Any) -> Gone | Failure:
@@ -248,11 +248,13 @@ def _make_connection_failure(error: URLError) -> Failure:
         return ChannelUnreachable(
             f"Slack cannot be reached ({text}): check SLACK_API_URL and the network."
         )
-    return _make_silence(text)
+    return _make_unanswered(reason)
 
 
-def _make_silence(reason: str) -> OutcomeUnknown:
-    return OutcomeUnknown(f"Slack did not answer ({reason}).", is_silent=True)
+def _make_unanswered(reason: BaseException | str) -> OutcomeUnknown:
+    """A connection that was cut comes back at once; one that timed out kept its worker."""
+    text = f"Slack did not answer ({_format_reason(reason)})."
+    return OutcomeUnknown(text, is_silent=isinstance(reason, TimeoutError))
 
 
 def _format_reason(given: BaseException | str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -219,6 +220,20 @@ def test_the_channel_rests_and_says_so_when_slack_takes_a_request_and_does_not_a
     assert "Slack did not answer" in services.list_troubles(clock.now)[0]
     assert services.list_due(clock.now + services.SETTLE - timedelta(seconds=1)) == []
     assert len(services.list_due(clock.now + services.SETTLE)) == 1
+
+
+def test_other_messages_go_out_when_a_connection_was_cut(clock: Clock) -> None:
+    told(an_incident())
+    told(an_incident())
+    with socket.create_server(("127.0.0.1", 0)) as cuts:
+        reader = threading.Thread(target=lambda: cuts.accept()[0].close())
+        reader.start()
+        address = f"http://127.0.0.1:{cuts.getsockname()[1]}/api/"
+        asks = SlackNotifier(token="xoxb-1", api_url=address)
+        outcome = services.send(services.list_due(clock.now)[0], asks, now=clock.now)
+        reader.join()
+    assert outcome.result is Result.UNKNOWN
+    assert len(services.list_due(clock.now + timedelta(seconds=1))) == 1
 
 
 def test_a_short_limit_of_the_rate_is_kept_to(
