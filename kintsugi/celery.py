@@ -1,6 +1,7 @@
 """The Celery app; its settings are Django's, its tasks stand in `kintsugi.tasks`."""
 
 import os
+from functools import cache
 from typing import Any
 
 from celery import Celery
@@ -24,10 +25,18 @@ if settings.KINTSUGI["REDIS_URL"] is not None:
 
     Channel.do_restore = False
 
-app = Celery("kintsugi")
+
+def build_app() -> Celery:
+    """One more, for a worker among others in one process: an app knows one choice of queues."""
+    made = Celery("kintsugi", set_as_current=False)
+    made.config_from_object("django.conf:settings", namespace="CELERY")
+    made.autodiscover_tasks(["kintsugi"])
+    return made
+
+
+app = build_app()
+app.set_current()
 app.set_default()  # for tasks that are sent from any thread of a process, such as the web's
-app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["kintsugi"])
 
 
 @worker_init.connect
@@ -35,6 +44,12 @@ app.autodiscover_tasks(["kintsugi"])
 def _require_checks(**_: Any) -> None:
     """A worker that cannot read its runbooks must not act, and nobody reads the journal of one that
     started."""
+    _require_checks_once()
+
+
+@cache
+def _require_checks_once() -> None:
+    """`kintsugi up` has several workers and a beat in one process."""
     startup.require(startup.CONFIGURATION, startup.SERVING)
 
 

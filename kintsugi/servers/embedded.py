@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,8 +23,9 @@ from waitress.server import create_server
 from kintsugi.servers.listeners import AddressTaken
 
 _log = logging.getLogger(__name__)
-QUEUES = "ingest,runbook,notify,poll,sweep,slurm"
-_WORKER_THREADS = 16  # polls wait for nodes; faults and repairs must not wait for polls
+# The queues of each worker, as where each is a process of its own (deploy/systemd), and how many
+# threads it has: what waits for Slack, nodes or Slurm holds up neither faults nor repairs.
+WORKERS = {"ingest,sweep": 4, "notify": 4, "poll": 8, "runbook": 8, "slurm": 4}
 _WEB_THREADS = 8
 _STOP_WITHIN_S = 8.0
 _BEAT_SLEEPS_S = 1  # at most, so that it hears of the stop
@@ -70,17 +72,24 @@ class Parts:
         self._ended.set()
 
     def stop(self) -> None:
-        """In reverse order: first no new work comes in, last the console goes."""
+        """In reverse order: first no new work comes in, last the console goes. The workers have one
+        stop, and are waited for together."""
         self._is_stopping = True
+        stopped_s: dict[Callable[[], None], float] = {}
         for name, stop, thread in reversed(self._stops):
             stop()
-            thread.join(_STOP_WITHIN_S)
+            passed_s = time.monotonic() - stopped_s.setdefault(stop, time.monotonic())
+            thread.join(max(0.0, _STOP_WITHIN_S - passed_s))
             if thread.is_alive():
                 _log.warning(
                     "%s did not stop within %s s; its work is taken up at the next start",
                     name,
                     _STOP_WITHIN_S,
                 )
+
+
+def list_queues() -> list[str]:
+    return sorted(name for queues in WORKERS for name in queues.split(","))
 
 
 def start_web(parts: Parts, host: str, port: int) -> None:
@@ -97,22 +106,25 @@ def start_web(parts: Parts, host: str, port: int) -> None:
     parts.start("web", run, server.close)
 
 
-def start_worker(parts: Parts, app: Celery) -> None:
-    worker = WorkController(
-        app=app,
-        pool="threads",
-        concurrency=_WORKER_THREADS,
-        queues=QUEUES,
-        without_mingle=True,
-        without_gossip=True,
-        without_heartbeat=True,
-        loglevel="WARNING",
-    )
+def start_workers(parts: Parts, build_app: Callable[[], Celery]) -> None:
+    """`build_app` is called for each: Celery keeps in the app which queues its worker serves."""
+    for queues, threads in WORKERS.items():
+        worker = WorkController(
+            app=build_app(),
+            hostname=f"{queues.replace(',', '-')}@",
+            pool="threads",
+            concurrency=threads,
+            queues=queues,
+            without_mingle=True,
+            without_gossip=True,
+            without_heartbeat=True,
+            loglevel="WARNING",
+        )
+        parts.start(f"worker of {queues}", worker.start, _stop_workers)
 
-    def stop() -> None:
-        state.should_stop = 0  # type: ignore[assignment]  # an exit status; None lets it run
 
-    parts.start("worker", worker.start, stop)
+def _stop_workers() -> None:
+    state.should_stop = 0  # type: ignore[assignment]  # an exit status; None lets them run
 
 
 def start_beat(parts: Parts, app: Celery) -> None:

@@ -27,7 +27,7 @@ from kintsugi.sqlite.turns import Turns
 
 _log = logging.getLogger("kintsugi.database")
 # Our choice, and no usual wait: only a writer that hangs makes others wait so long. A batch of a
-# large storm takes seconds, and sixteen threads may stand in line.
+# large storm takes seconds, and all threads of all workers may stand in line.
 LONGEST_WAIT_S = 300.0
 _WRITES = ("INSERT", "UPDATE", "DELETE")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -155,7 +155,7 @@ def test_every_queue_has_a_worker_and_what_waits_for_others_one_of_its_own() -> 
     assert sorted(name for words in served for name in words) == sorted(queues)
     waiting = [words for words in served if {"notify", "poll", "slurm"} & {*words}]
     assert sorted(waiting) == [["notify"], ["poll"], ["slurm"]]
-    assert set(embedded.QUEUES.split(",")) == queues
+    assert sorted(words.split(",") for words in embedded.WORKERS) == sorted(served)
 
 
 def _queues(unit: str) -> list[str]:

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 from detectors.receivers.connections import TlsError
 from detectors.receivers.spool import SpoolError
 from kintsugi import tasks
-from kintsugi.celery import app
+from kintsugi.celery import app, build_app
 from kintsugi.health import reporter
 from kintsugi.health.beat_scheduler import make_beat_part
 from kintsugi.health.reporter import ProcessPart, make_worker_part
@@ -43,7 +43,7 @@ class Command(StoreCommand):
                 f"KINTSUGI_WEB_LISTEN={host}:{port}: {error.strerror}; choose another port"
             ) from error
         tasks.pipeline()  # before the first fault comes, not with it
-        worker = make_worker_part(embedded.QUEUES.split(","))
+        worker = make_worker_part(embedded.list_queues())
         own_parts = [
             ProcessPart("web"),
             make_beat_part(),
@@ -53,7 +53,7 @@ class Command(StoreCommand):
         reporter.start(
             own_parts, wait_until_ready=receiver.ready.wait, work=tasks.evaluate_own_health
         )
-        embedded.start_worker(parts, app)
+        embedded.start_workers(parts, build_app)
         embedded.start_beat(parts, app)
         parts.start("receiver", partial(receiving.run, receiver), receiver.stop)
         while not parts.is_ending and not receiver.ready.wait(0.1):

@@ -53,7 +53,7 @@ class TestReport:
         assert 0 < row.disk_free <= row.disk_size
 
     def test_a_worker_of_all_queues_has_a_name_that_fits(self) -> None:
-        Reporter([make_worker_part(embedded.QUEUES.split(","))]).report()
+        Reporter([make_worker_part(embedded.list_queues())]).report()
         assert Heartbeat.objects.get().part == "worker-ingest-notify-poll-runbook-slurm-sweep"
 
 
