@@ -45,10 +45,10 @@ _UNEXPLAINED = (None, SILENT_TARGET, MANAGEMENT_NETWORK)
 
 
 @dataclass(frozen=True)
-class SilentNodes:
-    """Nodes that fell silent at about one time, of how many, and where."""
+class Silence:
+    """Nodes or switches that fell silent at about one time, of how many, and where."""
 
-    nodes: tuple[str, ...]
+    names: tuple[str, ...]
     total: int
     where: str
 
@@ -62,12 +62,14 @@ def get_silence_threshold(total: int) -> int:
     return max(FEWEST, math.ceil(total * SHARE))
 
 
-def find_silences(silent: Sequence[str], pods: dict[str, str]) -> list[SilentNodes]:
-    """What is silent as a whole: everything, or single pods. `pods` has the pod of each node, empty
-    for none. Pure."""
+def find_silences(
+    silent: Sequence[str], pods: Mapping[str, str], machines: str = "nodes"
+) -> list[Silence]:
+    """What is silent as a whole: everything, or single pods. `pods` has the pod of each machine,
+    empty for none. Pure."""
     known = sorted(name for name in silent if name in pods)
     if len(known) >= get_silence_threshold(len(pods)):
-        return [SilentNodes(tuple(known), len(pods), "all nodes")]
+        return [Silence(tuple(known), len(pods), f"all {machines}")]
     by_pod: dict[str, list[str]] = {}
     for name in known:
         by_pod.setdefault(pods[name], []).append(name)
@@ -75,7 +77,7 @@ def find_silences(silent: Sequence[str], pods: dict[str, str]) -> list[SilentNod
     silences = []
     for pod, names in sorted(by_pod.items()):
         if pod and len(names) >= get_silence_threshold(sizes[pod]):
-            silences.append(SilentNodes(tuple(names), sizes[pod], f"the nodes of {pod}"))
+            silences.append(Silence(tuple(names), sizes[pod], f"the {machines} of {pod}"))
     return silences
 
 
@@ -92,8 +94,8 @@ def explain_silence(node: str) -> str:
         return ""
     pods = dict(Node.objects.inventoried().values_list("name", "pod"))
     for silence in find_silences(sorted(names), pods):
-        if node in silence.nodes:
-            return f"{len(silence.nodes)} of {silence.total} ({silence.where}) are silent as well"
+        if node in silence.names:
+            return f"{len(silence.names)} of {silence.total} ({silence.where}) are silent as well"
     return ""
 
 
@@ -118,18 +120,18 @@ def evaluate_management_network(now: datetime, *, hears: Asked) -> list[FaultEve
     if not is_active and max(len(silent_nodes), len(silent_switches)) < FEWEST:
         return []
     pods = dict(Node.objects.inventoried().values_list("name", "pod"))
-    switches = Switch.objects.inventoried().count()
+    switch_pods = dict(Switch.objects.inventoried().values_list("name", "pod"))
     if is_active:
-        if _is_half(len(silent_switches), switches) or _is_lasting(silent_nodes, pods):
+        if _is_lasting(silent_switches, switch_pods) or _is_lasting(silent_nodes, pods):
             return []
         return [_make_event(EventKind.CLEARED, "most of the machines answer again", now)]
     if overload.is_suspending(now):
         return []
-    gone = sorted(_list_recently_silent(silent_switches, now))
-    if len(gone) >= get_silence_threshold(switches):
-        return [_make_event(EventKind.RAISED, _format_switches(gone, switches), now)]
+    gone = _list_recently_silent(silent_switches, now)
+    for silence in find_silences(gone, switch_pods, "switches"):
+        return [_make_event(EventKind.RAISED, _format_switches(silence), now)]
     for silence in find_silences(_list_recently_silent(silent_nodes, now), pods):
-        heard = set(hears(silence.nodes) or ()) & set(silence.nodes)
+        heard = set(hears(silence.names) or ()) & set(silence.names)
         if len(heard) >= silence.threshold:
             return [_make_event(EventKind.RAISED, _format_nodes(silence, len(heard)), now)]
     return []
@@ -139,8 +141,8 @@ def _list_recently_silent(silent: Mapping[str, datetime], now: datetime) -> list
     return [name for name, at in silent.items() if at > now - AT_ONCE]
 
 
-def _is_lasting(silent: Iterable[str], pods: dict[str, str]) -> bool:
-    """Whether all nodes or those of a pod are silent still."""
+def _is_lasting(silent: Iterable[str], pods: Mapping[str, str]) -> bool:
+    """Whether all machines of one kind or those of a pod are silent still."""
     counts = Counter(pods[name] for name in silent if name in pods)
     if _is_half(counts.total(), len(pods)):
         return True
@@ -153,19 +155,19 @@ def _is_half(silent: int, total: int) -> bool:
     return silent * 2 >= get_silence_threshold(total)
 
 
-def _format_nodes(silence: SilentNodes, heard: int) -> str:
+def _format_nodes(silence: Silence, heard: int) -> str:
     return (
-        f"{len(silence.nodes)} of {silence.total} ({silence.where}) stopped answering Kintsugi"
-        f" within {_MINUTES} min, and Slurm hears {heard} of them: {_format_names(silence.nodes)}."
+        f"{len(silence.names)} of {silence.total} ({silence.where}) stopped answering Kintsugi"
+        f" within {_MINUTES} min, and Slurm hears {heard} of them: {_format_names(silence.names)}."
         " Look at the management switch or Kintsugi's own link to it; the nodes are left alone."
     )
 
 
-def _format_switches(gone: Sequence[str], total: int) -> str:
+def _format_switches(silence: Silence) -> str:
     return (
-        f"{len(gone)} of {total} switches stopped answering Kintsugi within {_MINUTES} min:"
-        f" {_format_names(gone)}. Look at the management switch, Kintsugi's own link to it, and the"
-        " credentials that they are asked with."
+        f"{len(silence.names)} of {silence.total} ({silence.where}) stopped answering Kintsugi"
+        f" within {_MINUTES} min: {_format_names(silence.names)}. Look at the management switch,"
+        " Kintsugi's own link to it, and the credentials that they are asked with."
     )
 
 

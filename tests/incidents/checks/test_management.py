@@ -22,7 +22,7 @@ POD = {f"gn{number:03}": "pod-a" if number <= 10 else "pod-b" for number in rang
 def test_a_third_of_a_pod_is_a_silence_of_that_pod() -> None:
     four = sorted(POD)[:4]
     assert management_network.find_silences(four, POD) == [
-        management_network.SilentNodes(tuple(four), 10, "the nodes of pod-a")
+        management_network.Silence(tuple(four), 10, "the nodes of pod-a")
     ]
 
 
@@ -179,7 +179,7 @@ def test_many_switches_that_fall_silent_are_one_incident_of_the_management_netwo
     assert incident.fault_type == "network.management_unreachable"
     assert incident.members.filter(role="symptom").count() == len(names)
     excerpt = Fault.objects.get(fault_type="network.management_unreachable").evidence.get().excerpt
-    assert "of 6 switches stopped answering Kintsugi" in excerpt
+    assert "of 6 (all switches) stopped answering Kintsugi" in excerpt
 
 
 def test_it_ends_when_most_switches_answer_again(pod: Pod) -> None:
@@ -202,3 +202,58 @@ def test_it_ends_when_most_switches_answer_again(pod: Pod) -> None:
     assert not Fault.objects.filter(
         fault_type="network.management_unreachable", is_active=True
     ).exists()
+
+
+def a_fabric() -> None:
+    for pod in ("pod-a", "pod-b"):
+        for number in range(1, 9):
+            Switch.objects.create(name=f"{pod}-leaf-{number}", role="leaf", pod=pod)
+    for number in range(1, 9):
+        Switch.objects.create(name=f"spine-{number}", role="spine")
+
+
+def fall_silent(pod: Pod, names: Sequence[str]) -> None:
+    for name in names:
+        pod.now += 5 * SECOND
+        services.ingest([an_event("target.unreachable", f"switch/{name}", at=pod.now)], now=pod.now)
+        pod.sweep()
+
+
+def test_the_leafs_of_one_pod_that_fall_silent_are_one_incident(pod: Pod) -> None:
+    a_fabric()
+    names = [f"pod-a-leaf-{number}" for number in range(1, 9)]
+    fall_silent(pod, names)
+    pod.wait(timedelta(minutes=10))
+    incident = Incident.objects.get()
+    assert incident.fault_type == "network.management_unreachable"
+    assert incident.members.filter(role="symptom").count() == len(names)
+    excerpt = Fault.objects.get(fault_type="network.management_unreachable").evidence.get().excerpt
+    assert excerpt.startswith("3 of 8 (the switches of pod-a) stopped answering Kintsugi within 5 min")
+
+
+def test_leafs_of_two_pods_that_fall_silent_are_no_silence_of_either(pod: Pod) -> None:
+    a_fabric()
+    fall_silent(pod, ["pod-a-leaf-1", "pod-a-leaf-2", "pod-b-leaf-1", "pod-b-leaf-2"])
+    assert not Fault.objects.filter(fault_type="network.management_unreachable").exists()
+
+
+def test_a_silence_of_a_pods_switches_ends_when_they_answer_again(pod: Pod) -> None:
+    a_fabric()
+    names = [f"pod-a-leaf-{number}" for number in range(1, 5)]
+    fall_silent(pod, names)
+    management = Fault.objects.get(fault_type="network.management_unreachable")
+    services.ingest(
+        [a_clear("target.unreachable", f"switch/{name}", at=pod.now) for name in names[:2]],
+        now=pod.now,
+    )
+    pod.sweep()
+    management.refresh_from_db()
+    assert management.is_active
+    pod.now += timedelta(minutes=1)
+    services.ingest(
+        [a_clear("target.unreachable", f"switch/{name}", at=pod.now) for name in names[2:]],
+        now=pod.now,
+    )
+    pod.sweep()
+    management.refresh_from_db()
+    assert not management.is_active
