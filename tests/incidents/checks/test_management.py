@@ -228,7 +228,9 @@ def test_the_leafs_of_one_pod_that_fall_silent_are_one_incident(pod: Pod) -> Non
     assert incident.fault_type == "network.management_unreachable"
     assert incident.members.filter(role="symptom").count() == len(names)
     excerpt = Fault.objects.get(fault_type="network.management_unreachable").evidence.get().excerpt
-    assert excerpt.startswith("3 of 8 (the switches of pod-a) stopped answering Kintsugi within 5 min")
+    assert excerpt.startswith(
+        "3 of 8 (the switches of pod-a) stopped answering Kintsugi within 5 min"
+    )
 
 
 def test_leafs_of_two_pods_that_fall_silent_are_no_silence_of_either(pod: Pod) -> None:
