@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Optional
@@ -28,11 +28,6 @@ __all__ = ["LocalShell", "SshAccess", "SshShell"]
 DEFAULT_PORT = 22
 _NO_STATUS = -1  # paramiko's word for a channel that was closed without an exit status
 _CONNECT_TIMEOUT_S = 10.0
-# A machine that runs takes a connection in milliseconds, however busy it is: the kernel answers.
-# Linux asks at 0, 1 and 3 s (RFC 6298; tcp_syn_retries in tcp(7)). Whoever waits keeps others from
-# being looked at, so one that was silent last time is asked twice.
-_ANSWERS_WITHIN_S = 3.5
-_ANSWERS_AGAIN_WITHIN_S = 1.5
 _IDLE_LOOK_S = 2.0
 # Ten detectors that look at a dead target wait for it once: what a connection failed by is told
 # again for so long.
@@ -47,6 +42,25 @@ _LONGEST_SESSION_WAIT_S = 0.4
 # What was sent and not acknowledged for so long ends the connection (TCP_USER_TIMEOUT in tcp(7)):
 # else a command on a machine that has gone would wait for its whole limit, which is minutes.
 _UNANSWERED_S = 15
+
+
+@dataclass(frozen=True)
+class _Patience:
+    """How long a machine may take, s: to take a connection, to say its first line on it, to let our
+    user in."""
+
+    accept_s: float
+    greet_s: float
+    admit_s: float
+
+
+# A machine that runs takes a connection in milliseconds, however busy it is: the kernel answers.
+# Linux asks at 0, 1 and 3 s (RFC 6298; tcp_syn_retries in tcp(7)). sshd greets before it asks
+# anything of PAM, of directories or of a file system that may hang (kex_exchange_identification in
+# OpenSSH's sshd.c, before any authentication). Whoever waits keeps others from being looked at, so
+# one that let us wait last time has less.
+_USUAL = _Patience(3.5, 5.0, _CONNECT_TIMEOUT_S)
+_SHORT = _Patience(1.5, 2.0, 5.0)
 
 
 class SshShell:
@@ -188,17 +202,15 @@ class SshShell:
             connection.complain()
             begun = time.monotonic()
             try:
-                connection.client = self._connect(target, entry, connection.answers_within_s)
+                connection.client = self._connect(target, entry, connection.patience)
             except (OSError, EOFError, paramiko.SSHException) as error:
                 if time.monotonic() - begun > _WORTH_KEEPING_S:
                     connection.record_failure(error)
                 raise
-            connection.answers_within_s = _ANSWERS_WITHIN_S
+            connection.patience = _USUAL
             return connection.client, False
 
-    def _connect(
-        self, target: Target, entry: SshAccess, answers_within_s: float
-    ) -> paramiko.SSHClient:
+    def _connect(self, target: Target, entry: SshAccess, patience: _Patience) -> paramiko.SSHClient:
         client = paramiko.SSHClient()
         port = entry.port or DEFAULT_PORT
         named = target.address if port == DEFAULT_PORT else f"[{target.address}]:{port}"
@@ -207,7 +219,7 @@ class SshShell:
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
         with contextlib.ExitStack() as unless_connected:
             unless_connected.callback(_close, client)
-            sock = socket.create_connection((target.address, port), timeout=answers_within_s)
+            sock = socket.create_connection((target.address, port), timeout=patience.accept_s)
             _tune(sock)
             user_key = self._keys.get(entry.key_file) if entry.key_file is not None else None
             uses_agent = entry.key_file is None
@@ -220,8 +232,8 @@ class SshShell:
                 allow_agent=uses_agent,
                 look_for_keys=False,
                 timeout=_CONNECT_TIMEOUT_S,
-                banner_timeout=_CONNECT_TIMEOUT_S,
-                auth_timeout=_CONNECT_TIMEOUT_S,
+                banner_timeout=patience.greet_s,
+                auth_timeout=patience.admit_s,
             )
             unless_connected.pop_all()
         _slow_down(client)
@@ -254,14 +266,13 @@ class _Connection:
         self.opening = threading.Lock()
         self.sessions = threading.BoundedSemaphore(_MOST_SESSIONS)
         self.client: Optional[paramiko.SSHClient] = None
-        self.answers_within_s = _ANSWERS_WITHIN_S
+        self.patience = _USUAL
         self._error: Optional[Exception] = None
         self._failed_at = 0.0
 
     def record_failure(self, error: Exception) -> None:
         self._error, self._failed_at = error, time.monotonic()
-        if isinstance(error, TimeoutError):
-            self.answers_within_s = _ANSWERS_AGAIN_WITHIN_S
+        self.patience = _SHORT
 
     def complain(self) -> None:
         """Raises what the last attempt failed by, while that is fresh."""

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import paramiko
 import pytest
 
 from detectors.detector import Command, DetectorError, Shell, Target, Unreachable
@@ -145,7 +147,7 @@ def test_a_program_that_does_not_exist_is_named() -> None:
 def test_many_that_look_at_a_dead_target_wait_for_it_once(
     sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh, "_CONNECT_TIMEOUT_S", 1.1)
+    monkeypatch.setattr(ssh, "_USUAL", ssh._Patience(1.0, 1.1, 1.0))
     shell = SshShell(user=sshd.user, key_file=sshd.key_file, known_hosts=sshd.known_hosts)
     with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections and never says a word
         target = Target("gn009", "127.0.0.1", mute.getsockname()[1])
@@ -190,6 +192,32 @@ def test_a_machine_that_was_silent_is_given_less_time_until_it_answers(
         sshd.drop_sessions()
     shell.close()
     assert given == [3.5, 1.5, 1.5, 3.5]
+
+
+@pytest.mark.needs("sshd", "ssh-keygen")
+def test_a_machine_that_took_a_connection_and_said_nothing_is_given_less_time(
+    sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where sshd waits for a processor, or for memory."""
+    connect = paramiko.SSHClient.connect
+    given: list[tuple[float, float]] = []
+
+    def note(client: paramiko.SSHClient, *words: Any, **limits: Any) -> None:
+        given.append((limits["banner_timeout"], limits["auth_timeout"]))
+        connect(client, *words, **limits)
+
+    monkeypatch.setattr(paramiko.SSHClient, "connect", note)
+    monkeypatch.setattr(ssh, "_FAILURE_KEPT_S", 0.0)
+    monkeypatch.setattr(ssh, "_USUAL", ssh._Patience(1.0, 1.1, 1.2))
+    monkeypatch.setattr(ssh, "_SHORT", ssh._Patience(0.5, 0.6, 0.7))
+    shell = SshShell(user=sshd.user, key_file=sshd.key_file, known_hosts=sshd.known_hosts)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        target = Target("gn009", "127.0.0.1", mute.getsockname()[1])
+        for _ in range(2):
+            with pytest.raises(Unreachable, match="banner"):
+                shell.run(target, ("true",), SECONDS_5)
+    shell.close()
+    assert given == [(1.1, 1.2), (0.6, 0.7)]
 
 
 @pytest.mark.needs("sshd", "ssh-keygen")
