@@ -4,8 +4,8 @@ bytes.
 Never decides what a line means, and never reads a clock: `observed_at` and the source's zone are
 arguments. Known forms: RFC 5424, RFC 3164 as devices really write it (with and without year, host,
 zone, microseconds, priority words), ISO stamps, dmesg in all its time formats, /dev/kmsg,
-journalctl's short forms and its JSON, Cisco-like stamps, rows of `ipmitool sel list`, and any of
-them behind the node's name that pdsh and clush put before each line.
+journalctl's short forms and its JSON, `talosctl dmesg`, Cisco-like stamps, rows of `ipmitool sel
+list`, and any of them behind the node's name that pdsh, clush and talosctl put before each line.
 """
 
 from __future__ import annotations
@@ -119,6 +119,13 @@ _DECODED = re.compile(
     r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7])"
     r" {0,5}:(?P<level>emerg|alert|crit|err|warn|notice|info|debug) {0,5}: "
 )
+# `talosctl dmesg`: the node's name or address, facility, level and time (siderolabs/talos,
+# internal/app/machined/internal/server/v1alpha1: Dmesg; cmd/talosctl/cmd/talos/dmesg.go).
+_TALOS = re.compile(
+    r"(?:(?P<host>[A-Za-z0-9][\w.:-]{0,62}): )?"
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7])"
+    r": {1,8}(?P<level>emerg|alert|crit|err|warning|notice|info|debug): (?=\[\d{4}-\d\d-\d\dT)"
+)
 # RFC 5424, 6.2.1; those from 12 to 15 have no name there.
 _FACILITY_NAMES = "kern user mail daemon auth syslog lpr news uucp cron authpriv ftp"
 _FACILITIES = {name: number for number, name in enumerate(_FACILITY_NAMES.split())}
@@ -213,7 +220,7 @@ _OF_KERNEL = re.compile(
     r"|RPC|lockd|libceph|ceph|rbd|LNet|LNetError|md|raid\d+|device-mapper|scsi|ata\d+(?:\.\d+)?"
     r"|sd[a-z]{1,2}|dm-\d+|mpt[23]sas\w*|mpi3mr\w*|mpt(?:base|sas|scsih)|megasas|megaraid_sas|hpsa|lpfc|amdgpu|nouveau"
     r"|bond\d+|(?:eth|ib)\d+|ib[ps]\w+|en[ops]\w+|bnx2x?|i40e|iavf|ixgbe|ig[bc]|irdma|efa|ena"
-    r"|tg3|e1000e?|r8169|ipmi_\w+|hfi1|qla2xxx"
+    r"|tg3|e1000e?|r8169|ipmi_\w+|hfi1|qla2xxx|idpf|ionic|vfio[-_]pci"
 )
 # Which process of a parallel job wrote the line, as who began it puts it before each: Open MPI and
 # PRRTE (iof, `--output tag`, tag-detailed, tag-fullname and rank), torchrun (torch/distributed/
@@ -387,6 +394,9 @@ def parse_header(
     pri = _PRI.match(text)
     if pri is not None and int(pri[1]) < 192:
         return _from_syslog(text, pri, clock)
+    talos = _TALOS.match(text)
+    if talos is not None:
+        return _from_talos(text, talos, clock)
     # What is indented goes on with a message, and names no node.
     head = None if plain.startswith(b" ") else _SHELL_HEAD.match(text)
     if head is None or not _has_header(text, head.start("line")):
@@ -438,6 +448,14 @@ def _from_console(text: str, clock: _Clock) -> Header:
         return _from_bsd(text, None, clock)
     header = _from_bsd(text[decoded.end() :], _SEVERITIES[decoded["level"].upper()], clock)
     return replace(header, facility=_FACILITIES[decoded["facility"]])
+
+
+def _from_talos(text: str, found: re.Match[str], clock: _Clock) -> Header:
+    """What another program wrote to the kernel's ring (`user:`) stays that program's."""
+    severity = _SEVERITIES[found["level"].upper()]
+    header = _from_bsd(text[found.end() :], severity, clock)
+    facility = _FACILITIES[found["facility"]]
+    return replace(header, host=found["host"] or header.host, facility=facility)
 
 
 def _from_sel(text: str, row: re.Match[str], clock: _Clock) -> Header:

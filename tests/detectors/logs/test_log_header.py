@@ -547,6 +547,23 @@ def test_key_is_empty_when_nothing_tells_two_prints_apart(line: str) -> None:
     assert source_key("gn042", header(line)) == ""
 
 
+TALOS_LEVELS = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warning": 4, "notice": 5, "info": 6}
+
+
+@given(
+    st.sampled_from(["", "10.0.0.17: ", "fd00::17: ", "gn042.example.org: "]),
+    st.sampled_from(["kern", "user", "daemon"]),
+    st.sampled_from(sorted(TALOS_LEVELS)),
+)
+def test_talos_dmesg_tells_node_facility_level_and_time(node: str, facility: str, level: str):
+    """`%s: %7s: [%s]: %s`, with the node before it."""
+    found = header(f"{node}{facility}: {level:>7}: [2025-01-12T03:04:05.123456789Z]: {XID}")
+    assert found.host == (node.removesuffix(": ") or None)
+    assert found.facility == {"kern": 0, "user": 1, "daemon": 3}[facility]
+    assert (found.severity, found.occurred_at) == (TALOS_LEVELS[level], AT_MICROS)
+    assert (found.program, found.body) == ("", XID)
+
+
 @given(st.binary(max_size=300), st.sampled_from(FORMS), st.integers(0, 120))
 def test_any_bytes_give_a_header(noise: bytes, form: tuple[str, ...], cut: int) -> None:
     for line in (noise, form[0].encode()[:cut] + noise, noise + form[0].encode()[cut:]):
