@@ -1,5 +1,6 @@
 """The Celery app; its settings are Django's, its tasks stand in `kintsugi.tasks`."""
 
+import gc
 import os
 from functools import cache
 from typing import Any
@@ -51,6 +52,14 @@ def _require_checks(**_: Any) -> None:
 def _require_checks_once() -> None:
     """`kintsugi up` has several workers and a beat in one process."""
     startup.require(startup.CONFIGURATION, startup.SERVING)
+
+
+@worker_init.connect
+def _keep_memory_shared(**_: Any) -> None:
+    """Before a worker forks: what it has read so far, the catalogue above all, is looked through by
+    no child's garbage collection, which would copy it (`gc.freeze` in Python's documentation)."""
+    gc.collect()
+    gc.freeze()
 
 
 @task_prerun.connect
