@@ -660,11 +660,47 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "prolog[77]: E1121 03:59:58.777777     777 daemon.go:77] nodeStateSyncHandler(): got latest VF state",
         "openibd[77]: Loading HCA driver and Access Layer:                        [  OK  ]",
         "kernel: mlx5_core.rdma mlx5_core.rdma.7: bound",
+        "kernel: beegfs: rm(77) [Remoting (stat)] >> No such file or directory; failed lookup",
+        "s3fs[77]: s3fs.cpp:s3fs_init(777): init v1.95(commit:unknown) with OpenSSL",
+        'automount[77]: key "nobody" not found in map source(s).',
+        "automount[77]: attempting to mount entry /home/seven",
+        "mount[77]: mount.nfs: timeout set for Sat Nov 21 04:01:58 2026",
+        "kernel: [ 8123.617543] sd 7:0:7:0: [sdg] tag#77 Sense Key : 0x5 [current]",
+        "kernel: [ 8123.617543] 3w-9xxx: scsi7: AEN: INFO (0x04:0x0029): Verify started:unit=7.",
+        "kernel: [ 8123.617543] lpfc 0000:3b:00.0: 0:1303 Link Up Event x7 received Data: x7 x0 x80 x0 x0 x0 0",
+        "kernel: [ 8123.617543] md/raid1:md7: active with 2 out of 2 mirrors",
+        "kernel: [ 8123.617543] md/raid:md7: raid level 6 active with 10 out of 10 devices, algorithm 2",
+        "kernel: [ 8123.617543] md/raid10:md7: active with 12 out of 12 devices",
+        "kernel: [ 8123.617543] hpsa 0000:07:00.0: scsi 7:1:0:7: added Direct-Access HP LOGICAL VOLUME",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
     found = facts(f"Nov 21 03:59:58 gn042 {text}")
     assert [fact for fact in found if fact.event is EventKind.RAISED] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Sat Nov 21 03:59:58.777 2026: [W] The TLS handshake with node 10.4.0.7 failed with error 410 (client side).",
+        "Sat Nov 21 03:59:58.777 2026: [N] mmfsd is shutting down.",
+        "Sat Nov 21 03:59:58 2026: Close connection to 10.4.0.7 gn042",
+        "11/21-03:59:58.77 gn042 DAOS[77/78/0] object WARN src/object/cli_obj.c:77 obj_refresh() target is being rebuilt",
+        "11/21-03:59:58.77 gn042 DAOS[77/78/0] mgmt INFO src/mgmt/srv.c:77 ds_mgmt_init() successfull init call",
+        "[WRN] POOL_NO_REDUNDANCY: 1 pool(s) have no replicas configured",
+        "[WRN] OSDMAP_FLAGS: noout flag(s) set",
+        "HEALTH_WARN noout flag(s) set",
+        "HEALTH_OK",
+        "2026-11-21T03:59:58.777+0000 mon.c (mon.2) 77 : cluster [INF] Health check cleared: OSD_DOWN (was: 1 osds down)",
+        "2026/11/21 03:59:58.777777 juicefs[77] <WARNING>: slow request: PUT chunks/0/0/7 (req, 1, cost: 10s) [cached_store.go:77]",
+        "2026/11/21 03:59:58.777777 juicefs[77] <INFO>: OK, work is ready at /jfs [mount_unix.go:77]",
+        "SMART overall-health self-assessment test result: PASSED",
+        "SMART Health Status: OK",
+        "Critical Warning:                   0x00",
+    ],
+)
+def test_what_a_storage_system_says_of_its_work_in_its_own_file_is_benign(line):
+    assert [fact for fact in facts(line) if fact.event is EventKind.RAISED] == []
 
 
 def test_a_loss_told_in_three_lines_keeps_the_gpus_address():
