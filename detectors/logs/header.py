@@ -148,7 +148,11 @@ _LEAD = re.compile(
     r":?\s*(?:\d+: ){0,2}(?::\s*)?(?:(?P<host>[A-Za-z0-9][\w.-]*)\s?:?\s+)?"
     r"(?:(?:(?:RP|LC)/[\w/]+|\d{1,3}/(?:RP|LC|FC|SC)?\d{1,2}/ADMIN\d):)?[*.]?"
 )
-_INNER = re.compile(r"\s*(?::\s*)?(?:\d+:\s*){0,2}[*.]?(?=\d{4}[\s-]|[A-Z][a-z]{2}\s)")
+_INNER = re.compile(
+    r"\s*(?::\s*)?(?:\d+:\s*){0,2}"
+    r"(?:(?:(?:RP|LC)/[\w/]+|\d{1,3}/(?:RP|LC|FC|SC)?\d{1,2}/ADMIN\d):)?[*.]?"
+    r"(?=\d{4}[\s-]|[A-Z][a-z]{2}\s)"
+)
 # How long IOS has run, before a message (`service timestamps log uptime`, its default), behind the
 # sequence number and the name.
 _UPTIME = re.compile(

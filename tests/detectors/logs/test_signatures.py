@@ -703,6 +703,24 @@ def test_what_a_storage_system_says_of_its_work_in_its_own_file_is_benign(line):
     assert [fact for fact in facts(line) if fact.event is EventKind.RAISED] == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "7   | Nov-21-2026 | 03:59:58 | PS7 Status       | Power Supply             | Presence detected",
+        "7   | Nov-21-2026 | 03:59:58 | CPU1 DIMM A7     | Memory                   | Uncorrectable memory error ; Deassertion Event",
+        "Nov 21 03:59:58 gn042 ipmid[77]: SEL Entry: FRU: 7, Record: Standard (0x02), Time: 2026-11-21 03:59:58, Sensor: SYSTEM_STATUS (0x10), Event Data: (07FFFF) Platform_Reset Deassertion",
+        "Nov 21 03:59:58 gn042 ipmid[77]: SEL Entry: FRU: 7, Record: Standard (0x02), Time: 2026-11-21 03:59:58, Sensor: ME_POWER_STATE (0x16), Event Data: (00FFFF) RUNNING Assertion",
+        "Nov 21 03:59:58 gn042 ipmid[77]: SEL Entry: FRU: 7, Record: Facebook Unified SEL (0xFB), GeneralInfo: POST(0x28), POST Failure Event: System PXE boot fail, Fail Type: IPv4 fail, Error Code: 0x07",
+        "Nov 21 03:59:58 gn042 sensord[77]: DEASSERT: Upper Critical threshold - settled - FRU: 7, num: 0x7 curr_val: 77.00 C, thresh_val: 87.00 C, snr: CPU0_TEMP",
+        "Nov 21 03:59:58 gn042 seven[77]: SEL Entry: FRU: 7, Record: Standard (0x02), Time: 2026-11-21 03:59:58, Sensor: MACHINE_CHK_ERR (0x40), Event Data: (AB0707) Uncorrected Assertion",
+        "Job for webapp.service failed because the control process exited with error code.",
+        "srun: error: gn042: task 7: Exited with exit code 1",
+    ],
+)
+def test_what_a_controllers_log_says_of_its_work_is_benign(line):
+    assert [fact for fact in facts(line) if fact.event is EventKind.RAISED] == []
+
+
 def test_a_loss_told_in_three_lines_keeps_the_gpus_address():
     lines = [
         "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
