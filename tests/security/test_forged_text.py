@@ -4,14 +4,14 @@ fill no cap and trip no breaker; what is true is repaired as before."""
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, timedelta
 
 import pytest
 
 from detectors.catalog.catalog import load
 from detectors.detector import Output
 from detectors.faults import Action
-from detectors.provenance import Forger, Provenance, Transport
+from detectors.provenance import Forger, Provenance, Transport, of_line
 from incidents import services as incidents
 from incidents.models import Fault, Incident, VendorCase
 from incidents.people import explain
@@ -21,6 +21,7 @@ from runbooks.fleet import breaker
 from runbooks.models import Mode, Run, RunState
 from runbooks.node import looking, witnesses
 from runbooks.node.witnesses import Unseen
+from tests.matching import get_shipped_matcher
 from tests.runbooks.site import KERNEL_RECORD, Site, a_context
 
 pytestmark = pytest.mark.django_db
@@ -446,3 +447,36 @@ def test_a_forged_fault_that_is_over_leaves_no_repair_for_the_true_warning_besid
     turn(site, 20, timedelta(seconds=20))
     assert count_acts(site) == (0, 0, 0, 0)
     assert not is_drained(site)
+
+
+def test_a_row_of_any_program_drains_nothing_and_keeps_no_node_from_being_resumed() -> None:
+    """`logger -t NAME` of any user writes such a line."""
+    lines = {
+        "node.hardware_event": "ipmid[77]: SEL Entry: FRU: 7, Record: Standard (0x02), Time: "
+        "2026-11-21 03:59:58, Sensor: MACHINE_CHK_ERR (0x40), Event Data: (AB0707) Uncorrected",
+        "storage.mount_failed": "automount[77]: >> mount.nfs: Connection refused",
+        "node.service.failed": "systemd[1]: slurmd.service: Job slurmd.service/start failed with "
+        "result 'dependency'.",
+    }
+    site = a_site(nodes=2)
+    for fault_type, line in lines.items():
+        (fact,) = get_shipped_matcher().facts(
+            f"Nov 21 03:59:58 {NODE} {line}".encode(),
+            default_host=NODE,
+            observed_at=site.now,
+            zone=UTC,
+        )
+        told_by = of_line(
+            Provenance(NODE, Transport.NODE_CHECK, forger=Forger.ROOT),
+            program=fact.program,
+            facility=fact.facility,
+            severity=fact.priority,
+            is_of_driver=fact.is_of_driver,
+        )
+        assert fact.fault_type == fault_type
+        assert told_by.forger is Forger.USER
+        site.raise_fault(NODE, fault_type=fault_type, resource=f"node/{NODE}", told_by=told_by)
+        turn(site, 12, timedelta(seconds=20))
+        assert not is_drained(site)
+    assert count_acts(site) == (0, 0, 0, 0)
+    assert not Run.objects.filter(claimed_at__isnull=False).exists()

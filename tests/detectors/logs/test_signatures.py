@@ -663,7 +663,7 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "prolog[77]: E1121 03:59:58.777777     777 daemon.go:77] nodeStateSyncHandler(): got latest VF state",
         "openibd[77]: Loading HCA driver and Access Layer:                        [  OK  ]",
         "kernel: mlx5_core.rdma mlx5_core.rdma.7: bound",
-        "kernel: beegfs: rm(77) [Remoting (stat)] >> No such file or directory; failed lookup",
+        "kernel: beegfs: rm(77): Remoting (stat): No such file or directory; failed lookup",
         "s3fs[77]: s3fs.cpp:s3fs_init(777): init v1.95(commit:unknown) with OpenSSL",
         'automount[77]: key "nobody" not found in map source(s).',
         "automount[77]: attempting to mount entry /home/seven",
@@ -710,6 +710,7 @@ def test_what_a_storage_system_says_of_its_work_in_its_own_file_is_benign(line):
     "line",
     [
         "7   | Nov-21-2026 | 03:59:58 | PS7 Status       | Power Supply             | Presence detected",
+        "7   | Nov-21-2026 | 03:59:58 | PS7 Status       | Power Supply             | Predictive Failure deasserted",
         "7   | Nov-21-2026 | 03:59:58 | CPU1 DIMM A7     | Memory                   | Uncorrectable memory error ; Deassertion Event",
         "Nov 21 03:59:58 gn042 ipmid[77]: SEL Entry: FRU: 7, Record: Standard (0x02), Time: 2026-11-21 03:59:58, Sensor: SYSTEM_STATUS (0x10), Event Data: (07FFFF) Platform_Reset Deassertion",
         "Nov 21 03:59:58 gn042 ipmid[77]: SEL Entry: FRU: 7, Record: Standard (0x02), Time: 2026-11-21 03:59:58, Sensor: ME_POWER_STATE (0x16), Event Data: (00FFFF) RUNNING Assertion",
