@@ -449,7 +449,7 @@ def test_a_forged_fault_that_is_over_leaves_no_repair_for_the_true_warning_besid
     assert not is_drained(site)
 
 
-def test_a_row_of_any_program_drains_nothing_and_keeps_no_node_from_being_resumed() -> None:
+def test_a_line_that_any_program_can_write_drains_nothing() -> None:
     """`logger -t NAME` of any user writes such a line."""
     lines = {
         "node.hardware_event": "ipmid[77]: SEL Entry: FRU: 7, Record: Standard (0x02), Time: "
