@@ -56,9 +56,11 @@ class _Patience:
 
 # A machine that runs takes a connection in milliseconds, however busy it is: the kernel answers.
 # Linux asks at 0, 1 and 3 s (RFC 6298; tcp_syn_retries in tcp(7)). sshd greets before it asks
-# anything of PAM, of directories or of a file system that may hang (kex_exchange_identification in
-# OpenSSH's sshd.c, before any authentication). Whoever waits keeps others from being looked at, so
-# one that let us wait last time has less.
+# anything of PAM, of directories or of a file system that may hang (sshd.c of OpenSSH calls
+# kex_exchange_identification before any authentication; Debian's asks tcp_wrappers before that,
+# whose rules by name ask DNS). Its seconds are our choice: one try of a resolver takes 5 s
+# (resolv.conf(5)). Whoever waits keeps others from being looked at, so one that let us wait last
+# time has less.
 _USUAL = _Patience(3.5, 5.0, _CONNECT_TIMEOUT_S)
 _SHORT = _Patience(1.5, 2.0, 5.0)
 
