@@ -94,6 +94,8 @@ _FAILED_UNIT = re.compile(
     r"(?P<name>[\w.-]{1,60}?)(?:@[\w.-]{0,40})?\.service: (?:(?i:main|control) process exited"
     r"|Failed with result|Unit entered failed state|Start request repeated|Start operation timed)"
 )
+# What begins a line in a program's place and is none: levels, and what smartd speaks of.
+_NO_PROGRAM = re.compile(r"(?i)err(?:or)?|warn(?:ing)?|fatal|critical|alert|device")
 # The head of a line of klog or glog below an error, as programs of clusters print it.
 _GLOG_CALM = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.\d{3,9} +\d+ [\w./-]{1,80}:\d+\]")
 # How a driver or a subsystem of the kernel begins a message: its name, a device's after it
@@ -212,7 +214,7 @@ class UnreadReader:
 
 def program_of(header: Header) -> str:
     """`orchagent` for `swss#orchagent`, `%PSU` for a network system's mnemonic; `kernel` for the
-    kernel's ring, which names none."""
+    kernel's ring, which names none, and for lines whose program wrote no name."""
     mnemonic = _find_mnemonic(header)
     if mnemonic is not None:
         return f"%{mnemonic['facility'][:79]}"
@@ -222,6 +224,8 @@ def program_of(header: Header) -> str:
     if library is not None:
         return library["nccl"] or library["ucx"]
     name = header.program.rpartition("#")[2].rpartition("/")[2]
+    if _NO_PROGRAM.fullmatch(name) is not None:
+        return "kernel"
     return resources.printable(name.partition("(")[0])[:80] or "kernel"
 
 

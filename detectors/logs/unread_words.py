@@ -21,8 +21,12 @@ PROGRAMS = (
     *("openibd", "mlnx*", "mst", "rshim", "ibsim", "infiniband-diags", "rdma-ndd", "iwpmd"),
     # What jobs print and a site forwards: NCCL (src/debug.cc), UCX (src/ucs/debug/log.c).
     *("nccl", "ucx"),
+    # The tools of InfiniBand's management (infiniband-diags, libibmad).
+    *("ibwarn", "ibpanic", "iberror"),
     # Slurm and its authentication.
     *("slurm*", "sackd", "munged", "nhc"),
+    # Slurm's commands, as jobs and scripts print them (their errors alone, see SELF_GRADING).
+    *("srun", "sbatch", "salloc", "scontrol", "sacct", "sacctmgr", "squeue", "sinfo"),
     # Containers of jobs, and who looks up their users.
     *("enroot*", "apptainer*", "singularity*", "pyxis*", "dockerd", "docker", "containerd*"),
     *("podman", "sssd*", "nslcd", "ypbind", "nscd", "gssproxy"),
@@ -32,7 +36,18 @@ PROGRAMS = (
     *("lrmd", "cib", "pengine", "keepalived", "drbd*", "sbd"),
     # Storage: device-mapper, iSCSI, MD, SMART, ZFS, NFS, Spectrum Scale, BeeGFS, Ceph, Gluster.
     *("multipathd", "iscsid", "iscsiadm", "iscsistart", "mdadm", "smartd", "dmeventd", "zed"),
-    *("rpc.*", "rpcbind", "mount*", "mmfs*", "mmsysmon*", "beegfs-*", "lnet*", "lustre*", "weka*"),
+    *(
+        "rpc.*",
+        "rpcbind",
+        "mount*",
+        "mmfs*",
+        "mmsysmon*",
+        "mmremote",
+        "beegfs-*",
+        "lnet*",
+        "lustre*",
+    ),
+    *("weka*",),
     *(
         "ceph",
         "ceph-*",
@@ -63,9 +78,19 @@ PROGRAMS = (
     *("irqbalance", "numad", "kdump*", "lm-sensors", "sensord", "systemd-modules-load"),
     # SONiC's containers and their programs (sonic-buildimage, dockers/), FRRouting.
     *("orchagent", "syncd", "xcvrd", "thermalctld", "psud", "pcied", "ledd", "chassisd"),
-    *("[!r]*syncd", "*mgrd", "teamd*", "bgpd", "zebra", "bfdd", "staticd", "lldpd", "supervisord"),
-    *("healthd", "system-health", "pmon", "ycabled", "stormond", "sensormond", "bgpcfgd"),
-    *("ospfd", "ospf6d", "isisd", "pimd", "ldpd", "watchfrr", "mgmtd", "pathd", "fpmsyncd"),
+    *("[!r]*syncd", "*mgrd", "*teamd", "teamd*", "bgpd", "zebra", "bfdd", "staticd", "lldpd"),
+    *(
+        "supervisord",
+        "fpmsyncd",
+        "healthd",
+        "system-health",
+        "pmon",
+        "ycabled",
+        "stormond",
+        "sensormond",
+        "bgpcfgd",
+    ),
+    *("ospfd", "ospf6d", "isisd", "pimd", "ldpd", "watchfrr", "frrinit*", "mgmtd", "pathd"),
     # As FRRouting names its daemons in its own file (lib/zlog.c).
     *("bgp", "ospf", "ospf6", "isis", "pim", "pim6", "bfd", "static"),
     *("linkmgrd", "hostcfgd", "caclmgrd", "procdockerstatsd", "monit", "swss*", "sonic-*"),
@@ -79,13 +104,15 @@ PROGRAMS = (
     # HPE Slingshot's retry handler; Brocade's RASlog; NVIDIA's UFM and the health monitor of NVOS.
     *("cxi_rh", "raslogd", "ufm*", "ibdiagnet", "system_healthd"),
     # Controllers of machines and arrays, which send their events to syslog.
-    *("#ilo*", "xcc*", "idrac*", "purity.*", "sfa*", "emf*", "phosphor-*", "psu-monitor"),
+    *("#ilo*", "xcc*", "idrac*", "purity.*", "sfa*", "emf*", "phosphor-*", "*psu-monitor"),
     *("ipmimain", "pldmd", "hw-management*", "hw_management*"),
 )
 # Programs in whose lines a part of the machine must be named as well: they speak of everything.
 GENERAL_PROGRAMS = (
     *("kernel", "systemd", "systemd-networkd", "systemd-udevd", "networkmanager", "ifup*"),
     *("udevd*", "network*", "dracut*", "dhclient*", "wickedd*", "job"),
+    # logger(1) without a name of its own, as vendors' scripts call it.
+    *("root", "logger"),
 )
 # Drivers and subsystems of a server's and a switch's kernel begin their messages with their names:
 # MAINTAINERS of Linux 6.x, for PCI, network, RDMA, SCSI, block, file systems, RAS, power.
@@ -103,13 +130,16 @@ _DRIVERS = (
 )
 HARDWARE = (
     r"gpu|nvlink|nvswitch|pcie?|roce|rdma|infiniband|hca|nic|link|port|lane|phy|serdes"
-    r"|transceivers?|modules?|optics?|[qo]?sfp\w*|cable|laser|fec|fans?|psu|power|voltage|temperature"
+    r"|transceivers?|modules?|optics?|[qo]?sfp\w*|cable|laser|fec|fans?|fan ?tray\w*|psus?|power"
+    r"|voltage|temperature"
     r"|thermal|sensors?|memory|dimm\w*|ecc|machine check|cpus?|processor|cache|dram|hbm|firmware"
     r"|fw|bios|bmc|nvme\w*|disks?|drives?|scsi|ata\w*|md\d+|sd[a-z]{1,2}|block|eeprom|nvram|flash|dma\w*"
     r"|interrupts?|irqs?|tsc|lustre\w*|lnet\w*|ldiskfs|xfs|ext4(?:-fs)?|btrfs|file ?system"
     r"|i/o|switch|asic|pfc|bgp|bfd|lacp|hardware|chassis|netdev|eth\w*|en[spo]\w+|ib\w*"
     r"|connection\d+|session\d+|multipath|ceph|beegfs|weka\w*|gpfs|mmfs\w*|numa|hugepages?|slots?"
-    r"|devices?|controller|adapter|board|queue|mailbox|doorbell|" + _DRIVERS
+    r"|devices?|controller|adapter|board|queue|mailbox|doorbell|leds?|pmic|fru|media|superblock"
+    r"|uvm|nvml|xgmi|psm2?|u?mad|qp|verbs|host ?engine|fabric ?manager|munged?|eeprom\w*"
+    r"|s\.?m\.?a\.?r\.?t\.?|self-test|sqid|phb\w*|power ?supply|pwr|" + _DRIVERS
 )
 # The kernel's form for a message of a device (dev_printk): the driver and the device's address on
 # its bus, a SCSI address, or qla2xxx's own form of it.
@@ -131,7 +161,8 @@ FAILURE = (
     r"|split-?brain|out of (?:memory|resources|range|sync|space|order)"
     r"|no (?:space|memory|route|such|carrier|quorum)"
     r"|(?:not|never) (?:found|available|present|connected|recovered|complete\w*|synchroni[sz]ed)"
-    r"|resetting|misbehav\w+|malfunction\w*|dropp(?:ed|ing)"
+    r"|resetting|misbehav\w+|malfunction\w*|dropp(?:ed|ing)|frozen|freeze|fence|hogging"
+    r"|never (?:reported|answered|came|became|started)|disallowed|not (?:running|responding)"
 )
 # What a device or a kernel does not have. Drivers say it at level info, too (Intel's ixgbe, i40e,
 # ice, Amazon's ena): alone it is no failure.
@@ -191,7 +222,7 @@ ERROR_MARKS = (
 # (lib/common/logging.c).
 SELF_GRADING = (
     *("slurm*", "sackd", "pacemaker*", "crmd", "stonith*", "attrd", "lrmd", "cib"),
-    "pengine",
+    *("srun", "sbatch", "salloc", "scontrol", "sacct", "sacctmgr", "squeue", "sinfo", "pengine"),
 )
 WORSE_MARK = r"\b(?i:error|fatal|critical|err|crit|panic|alert|emerg\w*|warn(?:ing)?)\b\s{0,8}[:\]]"
 # How programs mark what is no error: those above, NVIDIA's managers, logrus, OpenSM.

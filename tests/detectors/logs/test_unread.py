@@ -83,6 +83,13 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("2026-11-01 12:00:00 ERROR: quux 7 is gone", "kernel"),
         ("Nov  1 12:00:00 gn001 openipmi-helper[7]: quux failed", "openipmi-helper"),
         ("Nov  1 12:00:00  sw1 : %PFE-3: fpc7 quux of frob", "fpc7"),
+        # Of no program: a level in its place, what smartd speaks of, logger's own name.
+        ("WARNING: quux of GPU 7 failed", "kernel"),
+        ("Error: cannot read quux of psu 7", "kernel"),
+        ("Device: /dev/quux7 [SAT], SMART Failure: QUUX", "kernel"),
+        ("Nov  1 12:00:00.1 leaf01 NOTICE root: FanTray7 quux is faulty", "root"),
+        # What Slurm's commands call an error.
+        ("srun: error: gn007: task 7: Quux error", "srun"),
         # What is lacking, where the kernel itself calls it a warning.
         ("<4>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs unsupported", "kernel"),
     ],
@@ -109,6 +116,9 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         "Nov  1 12:00:00 gn001 slurmctld[9]: slurmctld: No memory enforcing mechanism configured.",
         "[   10.46] systemd[1]: Disk Frob was skipped because of a failed condition check (A=!/).",
         "<187>123: Nov  1 12:00:00.1: %DAEMON-3-SYSTEM_MSG: error: kex failed - dcos_sshd[4]",
+        "WARNING: quux 7 failed",
+        "srun: job 7 queued and waiting for quux that failed",
+        "srun: error: gn007: task 7: Exited with exit code 1",
         # What works.
         "<6>Nov  1 12:00:00 gn001 kernel: quux0: link is up, 400 Gb/s",
         "<4>Nov  1 12:00:00 gn001 kernel: quux0: error reporting enabled on PCI port",
@@ -185,6 +195,8 @@ def test_other_lines_are_not(reader, line):
         "Nov  1 12:00:00 gn001 ipmievd: Power Unit sensor PS1 - Power off/down Asserted",
         "Nov  1 12:00:00 gn001 ipmievd: OS Critical Stop sensor OS - OS graceful shutdown Asserted",
         "Nov  1 12:00:00 gn001 ipmievd: Fan sensor F7 Limit Not Exceeded Asserted",
+        "[    7.7] watchdog: watchdog0: watchdog did not stop!",
+        "[    7.7] EDAC skx: Couldn't find mci handler",
         "[    7.7] perf: interrupt took too long (2777 > 2500), lowering kernel.perf_event_max_sample_rate to 72000",
         "[    7.7] perf interrupt took too long (2777 > 2500), lowering kernel.perf_event_max_sample_rate to 50000",
     ],
