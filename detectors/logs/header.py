@@ -160,8 +160,9 @@ _UPTIME = re.compile(
     r"(?:\d{1,3}:\d\d:\d\d(?:\.\d{1,6})?|\d{1,3}[ywd]\d{1,2}[wdh]): (?=%[A-Z])"
 )
 _WORD_PRI = re.compile(r"<[a-z]+\d?\.([a-z]+)>\s+")
+# OpenZFS' `PANIC at zio.c:77:zio_done()` grades nothing (module/os/linux/spl/spl-err.c).
 _SEVERITY_WORD = re.compile(
-    r"(" + "|".join(sorted(_SEVERITIES, key=len, reverse=True)) + r")(?=\s)\s+"
+    r"(" + "|".join(sorted(_SEVERITIES, key=len, reverse=True)) + r")(?=\s)(?! at \S+\.c:\d)\s+"
 )
 _TOKEN = re.compile(r"[^\s\[\]<>%(){}\"'=,;]+(?=\s|$)")
 # `ALML/4/VOL_FAIL:` is a mnemonic of Huawei's, and no program. In brackets: a child of systemd's
