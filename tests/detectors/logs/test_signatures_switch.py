@@ -147,6 +147,9 @@ def test_another_vendors_line_is_the_fault_it_speaks_of(fault_type, event, line)
         "[77] [526] CRITICAL Site [] [Fabric Notification] Grid [Grid]: Fabric topology changed",
         "[77] [64] INFO Site [] [Fabric Topology] Node [gpu-07]: Node is in service",
         "[77] [393] MINOR Site [] [Fabric Configuration] Switch [Switch: leaf-03]: Firmware version is not recommended",
+        "qsfp_service[77]: I1121 03:59:58.777777    77 QsfpModule.cpp:682] Transceiver:eth1/7 eth1/7/1: FBOSS_EVENT(LINK_ALERT): latched link fault flags (txLos/rxLos/txLol/rxLol/txFault) cleared on ports [eth1/7/1]",
+        "qsfp_service[77]: I1121 03:59:58.777777    77 TransceiverManager.cpp:910] FBOSS_EVENT(TRANSCEIVER_FW_UPGRADE): Firmware upgrade SUCCESSFUL for<transceiver:7><port:eth1/7/1>",
+        "wedge_agent[77]: I1121 03:59:58.777777    77 SwSwitch.cpp:77] FBOSS_EVENT(SERVICE): SwitchRunState changed from UNINITIALIZED to INITIALIZED",
     ],
 )
 def test_a_switchs_everyday_line_is_benign(text):
