@@ -1,7 +1,7 @@
 """Many machines fall silent at once while Slurm hears them: one fault of the management network.
 Reads only.
 
-A silent machine says nothing of its health; a dead management switch silences a whole pod of
+A silent machine says nothing of its health; a dead management switch groups a whole pod of
 healthy ones. One fault of its own gathers them, and nobody is sent to fifty nodes.
 """
 
@@ -45,7 +45,7 @@ _UNEXPLAINED = (None, SILENT_TARGET, MANAGEMENT_NETWORK)
 
 
 @dataclass(frozen=True)
-class Silence:
+class SilentGroup:
     """Nodes or switches that fell silent at about one time, of how many, and where."""
 
     names: tuple[str, ...]
@@ -62,27 +62,27 @@ def get_silence_threshold(total: int) -> int:
     return max(FEWEST, math.ceil(total * SHARE))
 
 
-def find_silences(
+def find_silent_groups(
     silent: Sequence[str], pods: Mapping[str, str], machines: str = "nodes"
-) -> list[Silence]:
+) -> list[SilentGroup]:
     """What is silent as a whole: everything, or single pods. `pods` has the pod of each machine,
     empty for none. Pure."""
     known = sorted(name for name in silent if name in pods)
     if len(known) >= get_silence_threshold(len(pods)):
-        return [Silence(tuple(known), len(pods), f"all {machines}")]
+        return [SilentGroup(tuple(known), len(pods), f"all {machines}")]
     by_pod: dict[str, list[str]] = {}
     for name in known:
         by_pod.setdefault(pods[name], []).append(name)
     sizes = Counter(pods.values())
-    silences = []
+    groups = []
     for pod, names in sorted(by_pod.items()):
         if pod and len(names) >= get_silence_threshold(sizes[pod]):
-            silences.append(Silence(tuple(names), sizes[pod], f"the {machines} of {pod}"))
-    return silences
+            groups.append(SilentGroup(tuple(names), sizes[pod], f"the {machines} of {pod}"))
+    return groups
 
 
 def explain_silence(node: str) -> str:
-    """What silences more than this node, as the end of a sentence; empty where nothing known does.
+    """What groups more than this node, as the end of a sentence; empty where nothing known does.
     Such a node may run on, and be well."""
     wider = Fault.objects.active().filter(fault_type__in=_WIDER).order_by("pk").first()
     if wider is not None:
@@ -93,9 +93,9 @@ def explain_silence(node: str) -> str:
     if len(names) < FEWEST:
         return ""
     pods = dict(Node.objects.inventoried().values_list("name", "pod"))
-    for silence in find_silences(sorted(names), pods):
-        if node in silence.names:
-            return f"{len(silence.names)} of {silence.total} ({silence.where}) are silent as well"
+    for group in find_silent_groups(sorted(names), pods):
+        if node in group.names:
+            return f"{len(group.names)} of {group.total} ({group.where}) are silent as well"
     return ""
 
 
@@ -128,12 +128,12 @@ def evaluate_management_network(now: datetime, *, hears: Asked) -> list[FaultEve
     if overload.is_suspending(now):
         return []
     gone = _list_recently_silent(silent_switches, now)
-    for silence in find_silences(gone, switch_pods, "switches"):
-        return [_make_event(EventKind.RAISED, _format_switches(silence), now)]
-    for silence in find_silences(_list_recently_silent(silent_nodes, now), pods):
-        heard = set(hears(silence.names) or ()) & set(silence.names)
-        if len(heard) >= silence.threshold:
-            return [_make_event(EventKind.RAISED, _format_nodes(silence, len(heard)), now)]
+    for group in find_silent_groups(gone, switch_pods, "switches"):
+        return [_make_event(EventKind.RAISED, _format_switches(group), now)]
+    for group in find_silent_groups(_list_recently_silent(silent_nodes, now), pods):
+        heard = set(hears(group.names) or ()) & set(group.names)
+        if len(heard) >= group.threshold:
+            return [_make_event(EventKind.RAISED, _format_nodes(group, len(heard)), now)]
     return []
 
 
@@ -155,18 +155,18 @@ def _is_half(silent: int, total: int) -> bool:
     return silent * 2 >= get_silence_threshold(total)
 
 
-def _format_nodes(silence: Silence, heard: int) -> str:
+def _format_nodes(group: SilentGroup, heard: int) -> str:
     return (
-        f"{len(silence.names)} of {silence.total} ({silence.where}) stopped answering Kintsugi"
-        f" within {_MINUTES} min, and Slurm hears {heard} of them: {_format_names(silence.names)}."
+        f"{len(group.names)} of {group.total} ({group.where}) stopped answering Kintsugi"
+        f" within {_MINUTES} min, and Slurm hears {heard} of them: {_format_names(group.names)}."
         " Look at the management switch or Kintsugi's own link to it; the nodes are left alone."
     )
 
 
-def _format_switches(silence: Silence) -> str:
+def _format_switches(group: SilentGroup) -> str:
     return (
-        f"{len(silence.names)} of {silence.total} ({silence.where}) stopped answering Kintsugi"
-        f" within {_MINUTES} min: {_format_names(silence.names)}. Look at the management switch,"
+        f"{len(group.names)} of {group.total} ({group.where}) stopped answering Kintsugi"
+        f" within {_MINUTES} min: {_format_names(group.names)}. Look at the management switch,"
         " Kintsugi's own link to it, and the credentials that they are asked with."
     )
 

@@ -21,24 +21,24 @@ POD = {f"gn{number:03}": "pod-a" if number <= 10 else "pod-b" for number in rang
 
 def test_a_third_of_a_pod_is_a_silence_of_that_pod() -> None:
     four = sorted(POD)[:4]
-    assert management_network.find_silences(four, POD) == [
-        management_network.Silence(tuple(four), 10, "the nodes of pod-a")
+    assert management_network.find_silent_groups(four, POD) == [
+        management_network.SilentGroup(tuple(four), 10, "the nodes of pod-a")
     ]
 
 
 def test_two_nodes_are_a_coincidence_however_small_the_pod() -> None:
-    assert management_network.find_silences(["a", "b"], {"a": "pod-a", "b": "pod-a"}) == []
+    assert management_network.find_silent_groups(["a", "b"], {"a": "pod-a", "b": "pod-a"}) == []
 
 
 def test_a_third_of_everything_is_a_silence_of_all_nodes() -> None:
     names = sorted(POD)[5:15]
-    assert [silence.where for silence in management_network.find_silences(names, POD)] == [
+    assert [silence.where for silence in management_network.find_silent_groups(names, POD)] == [
         "all nodes"
     ]
 
 
 def test_nodes_outside_of_the_inventory_do_not_count() -> None:
-    assert management_network.find_silences(["x", "y", "z"], {"a": "", "b": "", "c": ""}) == []
+    assert management_network.find_silent_groups(["x", "y", "z"], {"a": "", "b": "", "c": ""}) == []
 
 
 class Pod:
