@@ -205,6 +205,16 @@ _SHELL_HEAD = re.compile(
     r"(?!(?:python|perl|php|ruby|lua|tcl|gcc|clang|base|md|sha|bzip|su|fio)-?[\d.]+: )"
     r"(?P<host>(?=[A-Za-z.-]{0,60}\d)[A-Za-z][A-Za-z0-9.-]{1,62}): (?P<line>.)"
 )
+# What stands before a line that was copied from more than one file (grep(1): the file and the
+# number of the line), and what Ceph's daemons put before each in a container (log_stderr_prefix, as
+# cephadm and Rook set it).
+_COPIED_FROM = re.compile(
+    r"(?=[\w.+@/-]{0,200}(?:messages|syslog|dmesg|\.log|\.gz|\.journal)\b)[\w.+@/-]{1,200}:"
+    r"(?:\d{1,9}[:-])?(?=[\[<\w])|debug (?=\d{4}-\d\d-\d\dT)"
+)
+# CoreOS' capnslog, which Rook's operator writes with: the level and the package.
+_CAPNSLOG = re.compile(r"(?P<level>[CEWNIDT]) \| (?P<program>[a-z][\w./-]{1,60}): ")
+_CAPNSLOG_SEVERITIES = {"C": 2, "E": 3, "W": 4, "N": 5, "I": 6, "D": 7, "T": 7}
 # What has a header of its own and no wall time at its beginning (those: `_LEAD`), or is the
 # kernel's by its first words: dmesg's and journalctl's forms, a program with its process, a row of
 # a controller's event log.
@@ -243,6 +253,10 @@ _JOB_LABELS = re.compile(
 _JOB = "job"
 # Levels before a message whose program wrote no name, as Slurm's daemons in the foreground.
 _LEVELS = ("error", "fatal")
+# With these a message of the kernel begins, whatever stands before it.
+_MESSAGE_HEADS = ("NVRM", "AER", "SXid", "EDAC", "EEH", "Lustre", "LustreError")
+# With this every line of smartd begins (smartmontools, smartd.cpp), as it mails and prints them.
+_OF_SMARTD = "Device"
 # Those that no program is named after, in files of a platform's own (`ERROR: it failed`).
 _LEVELS_ALONE = ("ERROR", "FATAL", "CRITICAL")
 # Daemons that are named like kernel modules.
@@ -399,6 +413,7 @@ def parse_header(
     pri = _PRI.match(text)
     if pri is not None and int(pri[1]) < 192:
         return _from_syslog(text, pri, clock)
+    text = _remove_file_name(text, clock)
     talos = _TALOS.match(text)
     if talos is not None:
         return _from_talos(text, talos, clock)
@@ -408,6 +423,16 @@ def parse_header(
         return _from_console(text, clock)
     header = _from_console(text[head.start("line") :], clock)
     return header if header.host else replace(header, host=head["host"])
+
+
+def _remove_file_name(text: str, clock: _Clock) -> str:
+    """The line without the file that it was copied from."""
+    found = _COPIED_FROM.match(text)
+    if found is None:
+        return text
+    line = text[found.end() :]
+    is_line = _leading_stamp(line, clock)[1] is not None or _has_header(line, 0)
+    return line if is_line else text
 
 
 def _has_header(text: str, start: int) -> bool:
@@ -500,6 +525,10 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     if end == 0 and (time_alone := _TIME_ALONE.match(text)) is not None:
         end = time_alone.end()
     rest = text[end:].lstrip()
+    capnslog = _CAPNSLOG.match(rest)
+    if stamp is not None and capnslog is not None:
+        level, body = _CAPNSLOG_SEVERITIES[capnslog["level"]], rest[capnslog.end() :]
+        return _finish(host, stamp.at, capnslog["program"], body, level, clock)
     if stamp is not None and stamp.is_dmesg:
         rest = _CALLER.sub("", rest)
     colon = stamp is not None and rest.startswith(":")
@@ -598,7 +627,7 @@ def _take_program(rest: str, *, is_bare: bool) -> tuple[str, str]:
     if rest.startswith("kernel:"):
         return "kernel", rest[len("kernel:") :].removeprefix(" ")
     found = _PROGRAM.match(rest) or _LINE_CARD.match(rest)
-    if found is None or found["name"] in ("NVRM", "AER", "SXid", "EDAC", "Lustre", "LustreError"):
+    if found is None or found["name"] in _MESSAGE_HEADS:
         return "", rest
     is_without_pid = found["name"] != "kernel" and "[" not in found[0]
     if is_without_pid and (
@@ -629,7 +658,7 @@ def _take_explicit_priority(
 
 def _is_no_program(name: str) -> bool:
     """A name that begins a message where nothing stands before it."""
-    return name in _LEVELS or _OF_KERNEL.fullmatch(name) is not None
+    return name in _LEVELS or name == _OF_SMARTD or _OF_KERNEL.fullmatch(name) is not None
 
 
 def _is_driver(name: str) -> bool:

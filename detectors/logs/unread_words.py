@@ -24,7 +24,7 @@ PROGRAMS = (
     # The tools of InfiniBand's management (infiniband-diags, libibmad).
     *("ibwarn", "ibpanic", "iberror"),
     # Slurm and its authentication.
-    *("slurm*", "sackd", "munged", "nhc"),
+    *("slurm*", "sackd", "munged", "munge", "unmunge", "nhc"),
     # Slurm's commands, as jobs and scripts print them (their errors alone, see SELF_GRADING).
     *("srun", "sbatch", "salloc", "scontrol", "sacct", "sacctmgr", "squeue", "sinfo"),
     # Containers of jobs, and who looks up their users.
@@ -73,6 +73,8 @@ PROGRAMS = (
         "chronyd",
     ),
     *("ntpd", "ptp4l", "phc2sys", "edac*", "sel", "srvadmin*", "mr_monitor", "hpasm*"),
+    # Rook's operator, which runs Ceph in Kubernetes (pkg/operator/ceph).
+    *("op-*", "cephclient", "ceph-cluster-controller"),
     # HPE's agents for ProLiant; object storage.
     *("hp-ams", "hp-health", "hpe-*", "amsd", "cma*", "minio"),
     *("irqbalance", "numad", "kdump*", "lm-sensors", "sensord", "systemd-modules-load"),

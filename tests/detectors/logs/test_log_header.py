@@ -401,6 +401,32 @@ def test_severity_comes_from_the_priority_or_its_word(line: str, severity: int |
 
 
 @pytest.mark.parametrize(
+    "place",
+    ["messages:", "/var/log/syslog.7.gz:", "kern.log:77:", "var/dmesg-77:", "slurmd.log:7-"],
+)
+def test_the_file_that_a_line_was_copied_from_is_no_part_of_it(place: str) -> None:
+    line = f"Jan 12 03:04:05 gn042 kernel: {XID}"
+    assert header(place + line) == header(line)
+
+
+@pytest.mark.parametrize("line", ["messages:7 were lost", "quux.log:77: it failed"])
+def test_what_names_a_file_within_a_message_stays(line: str) -> None:
+    assert line.endswith(header(line).body)
+    assert header(line).occurred_at == NOW
+
+
+def test_what_a_daemon_of_ceph_puts_before_its_lines_in_a_container_is_taken_off() -> None:
+    line = "2025-01-12T03:04:05.123+0000 7f7777777777 -1 osd.7 77 quux failed"
+    assert header(f"debug {line}") == header(line)
+
+
+def test_capnslog_tells_its_level_and_package() -> None:
+    seen = header('2025-01-12 03:04:05.123456 E | op-mon: failed to quux "f"')
+    assert (seen.program, seen.severity, seen.host) == ("op-mon", 3, None)
+    assert (seen.occurred_at, seen.body) == (AT_MICROS, 'failed to quux "f"')
+
+
+@pytest.mark.parametrize(
     "line",
     [
         f"03:04:05 {XID}",

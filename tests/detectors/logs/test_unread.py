@@ -86,8 +86,9 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         # Of no program: a level in its place, what smartd speaks of, logger's own name.
         ("WARNING: quux of GPU 7 failed", "kernel"),
         ("Error: cannot read quux of psu 7", "kernel"),
-        ("Device: /dev/quux7 [SAT], SMART Failure: QUUX", "kernel"),
+        ("Device: /dev/quux7 [SAT], quux failed", "kernel"),
         ("Nov  1 12:00:00.1 leaf01 NOTICE root: FanTray7 quux is faulty", "root"),
+        ('2026-11-01 12:00:00.777777 E | op-mon: failed to quux mon "f"', "op-mon"),
         # What Slurm's commands call an error.
         ("srun: error: gn007: task 7: Quux error", "srun"),
         # What is lacking, where the kernel itself calls it a warning.
