@@ -2,7 +2,8 @@
 repaired until it has caught up, and a fault that comes again would seem older than its own end.
 
 What was noted as done or due in the hour that never was is moved back by it. The step shows in the
-heartbeats: every process writes one in ten seconds, so the latest is the time that it was before.
+heartbeats: every process writes one in ten seconds, so the latest is the time that it was before,
+and none overwrites one that lies ahead.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import datetime, timedelta
 from django.db.models import F, Model
 
 from detectors.faults import EventKind, FaultEvent
+from incidents.checks.heartbeats import CLOCK_TOLERANCE
 from incidents.correlation.conclusions import make_conclusion
 from incidents.models import (
     Fault,
@@ -30,9 +32,6 @@ from incidents.text.wording import format_duration, format_moment
 
 FAULT_TYPE = "kintsugi.clock_set_back"
 RESOURCE = "kintsugi/clock"
-# Our choice: more than two processes' readings of the database's clock lie apart, and less than
-# anything waits for.
-_SMALLEST = timedelta(seconds=5)
 
 _Columns = tuple[str, ...]
 # What something waits for, and what events are compared with. What people wrote, and what a page
@@ -58,7 +57,7 @@ def get_step_back(now: datetime) -> timedelta | None:
     Within a transaction: the heartbeats that tell it stay locked, so that one process moves what
     it dated.
     """
-    ahead = Heartbeat.objects.filter(seen_at__gt=now + _SMALLEST).order_by("pk")
+    ahead = Heartbeat.objects.filter(seen_at__gt=now + CLOCK_TOLERANCE).order_by("pk")
     seen = [row.seen_at for row in ahead.select_for_update()]
     return max(seen) - now if seen else None
 

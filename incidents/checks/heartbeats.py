@@ -17,6 +17,9 @@ WRITTEN_EVERY = timedelta(seconds=10)
 SILENT_AFTER = timedelta(seconds=60)
 # Our choice: whoever missed two writes was cut off from the database, and perhaps all others too.
 _GAP = timedelta(seconds=30)
+# Our choice: more than two processes' readings of the database's clock lie apart, and less than
+# anything waits for.
+CLOCK_TOLERANCE = timedelta(seconds=5)
 # A process that is gone for a day is no longer part of the site.
 FORGOTTEN_AFTER = timedelta(days=1)
 _ROWS = Prepared(lambda: Heartbeat.objects.order_by("host", "part", "seen_at"))
@@ -80,7 +83,11 @@ def write(
     now: datetime,
     view: DatabaseView = _UNKNOWN_VIEW,
 ) -> None:
-    """The rows of one process; those of processes that are long gone are removed."""
+    """The rows of one process; those of processes that are long gone are removed.
+
+    A row that lies ahead was written before the clock was set back, and is the only sign of it: it
+    stays as it is until `clock_steps` has read it and moved it back with all other times.
+    """
     with transaction.atomic():
         for report in reports:
             _write_row(process, report, view, now)
@@ -89,7 +96,9 @@ def write(
 
 def _write_row(process: Process, report: PartReport, view: DatabaseView, now: datetime) -> None:
     of_part = Heartbeat.objects.filter(part=report.part, host=process.host)
-    row = of_part.filter(pid=process.pid).first()
+    row = of_part.filter(pid=process.pid).select_for_update().first()
+    if row is not None and row.seen_at > now + CLOCK_TOLERANCE:
+        return
     if row is None:  # those that it stands in for need no row
         of_part.filter(seen_at__lte=now - SILENT_AFTER).delete()
         row = Heartbeat(part=report.part, host=process.host, pid=process.pid)

@@ -17,7 +17,7 @@ from django.db.models import Q, QuerySet
 
 from detectors import resources
 from detectors.catalog import catalog
-from detectors.faults import Action, ClearRule, Component, Severity
+from detectors.faults import Action, ClearRule, Component, EventType, Severity
 from incidents.correlation import relations
 from incidents.correlation.relations import Surroundings
 from incidents.db.prepared import Given, Prepared
@@ -89,7 +89,8 @@ def list_wider_incidents(node: str, fault_type: str, part: str, now: datetime) -
         if _is_restored(faults, now):
             continue
         is_of_facility = incident.root_resource in facility
-        if is_of_facility or _may_bring(incident, faults, effect, around):
+        reaches_all = is_of_facility and _reaches_every_part(incident.fault_type)
+        if reaches_all or _may_bring(incident, faults, effect, around):
             wider.append(Above(incident.pk, incident.title, incident.root_resource))
     return wider
 
@@ -120,12 +121,19 @@ def _is_restored(members: Iterable[Fault], now: datetime) -> bool:
     return all(fault.last_seen_at <= now - get_join_window() for fault in standing)
 
 
+def _reaches_every_part(fault_type: str) -> bool:
+    """Whether a fault of the site, a rack or a feed may bring about any other there: loss of power,
+    cooling and of the machines themselves. What is wrong with a service or a setting that many
+    share takes no GPU off its bus. Of a type that left the catalogue nobody knows."""
+    known = catalog.load().get(fault_type)
+    return known is None or known.event_type is EventType.ENVIRONMENTAL
+
+
 def _may_bring(
     incident: Incident, members: Iterable[Fault], effect: FaultView, around: Surroundings
 ) -> bool:
     """Whether a row of correlation says so, however long ago the cause came. Silence is brought
-    about by anything that stands between; power, cooling and the loss of a whole place reach every
-    part, and are not asked about here.
+    about by anything that stands between; what reaches every part is not asked about here.
     """
     if effect.fault_type in SILENCES:
         return True

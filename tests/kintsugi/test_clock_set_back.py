@@ -116,6 +116,19 @@ class TestHowAStepShows:
         heartbeats.write(Process("mgmt-1", 100, "0.2.0", NOW), [PartReport("web")], NOW)
         assert clock_steps.get_step_back(NOW - HOUR) == HOUR
 
+    def test_it_shows_after_every_process_has_written_again(self) -> None:
+        process = Process("mgmt-1", 100, "0.2.0", NOW)
+        heartbeats.write(process, [PartReport("web")], NOW)
+        heartbeats.write(process, [PartReport("web")], NOW - HOUR + 5 * SECOND)
+        assert clock_steps.get_step_back(NOW - HOUR + 10 * SECOND) == HOUR - 10 * SECOND
+
+    def test_heartbeats_go_on_once_it_was_followed(self) -> None:
+        process = Process("mgmt-1", 100, "0.2.0", NOW)
+        heartbeats.write(process, [PartReport("web")], NOW)
+        clock_steps.move_times_back(HOUR, NOW - HOUR)
+        heartbeats.write(process, [PartReport("web")], NOW - HOUR + 10 * SECOND)
+        assert Heartbeat.objects.get().seen_at == NOW - HOUR + 10 * SECOND
+
     def test_it_is_seen_once(self) -> None:
         heartbeats.write(Process("mgmt-1", 100, "0.2.0", NOW), [PartReport("web")], NOW)
         clock_steps.move_times_back(HOUR, NOW - HOUR)

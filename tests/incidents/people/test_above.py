@@ -89,6 +89,21 @@ def test_every_part_of_a_machine_waits_while_its_rack_is_without_power() -> None
     assert waits_for("gpu.xid.79", GPU, after=3 * MINUTE) == []
 
 
+@pytest.mark.parametrize(
+    "shared", ["facility.directory_lost", "facility.time_lost", "config.software_on_many"]
+)
+def test_a_lost_gpu_does_not_wait_for_a_service_or_a_setting_that_many_share(shared: str) -> None:
+    happen(shared, ["site/nodes"])
+
+    assert waits_for("gpu.lost", GPU) == []
+
+
+def test_what_a_lost_service_brings_about_waits_for_it() -> None:
+    happen("facility.directory_lost", ["site/nodes"])
+
+    assert waits_for("node.identity.failed", f"node/{NODE}") == ["site/nodes"]
+
+
 def test_nothing_waits_for_a_leaf_that_rebooted_once_its_links_are_back() -> None:
     links = nics(1, NODES[:3])
     happen("switch.rebooted", [LEAF])
