@@ -249,6 +249,12 @@ _JOB_LABELS = re.compile(
     r"(?:\x1b\[[\d;]{0,12}m)? "
     r")){1,3}"
 )
+# What systemd and dracut write into the kernel's ring, while no journal is there and where it is
+# passed on to (systemd, src/basic/log.c: LogTarget). Of their ends the kernel itself tells.
+_OF_RING = re.compile(
+    r"(?P<name>systemd(?:-[a-z]{2,20}){0,3}|dracut[\w-]{0,30})\[\d{1,10}\]: "
+    r"(?!segfault |general protection|trap |bad frame)"
+)
 # What such a line's program counts as: not the kernel, which is meant where a line names none.
 _JOB = "job"
 # Levels before a message whose program wrote no name, as Slurm's daemons in the foreground.
@@ -685,6 +691,9 @@ def _finish(
     seconds = (printk[1] or "") if printk is not None else ""
     if printk is not None:
         program, body = _take_kernel(program, body[printk.end() :].lstrip(" "))
+    of_ring = _OF_RING.match(body) if program in ("", "kernel") else None
+    if of_ring is not None:
+        program, body = of_ring["name"], body[of_ring.end() :]
     if repeat is LineRepeat.NONE:
         body, repeats, repeat = _repeats(body)
     uptime = _UPTIME.match(body)

@@ -401,6 +401,26 @@ def test_severity_comes_from_the_priority_or_its_word(line: str, severity: int |
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "[  390.306117] systemd[1]: slurmd.service: quux",
+        "Jan 12 03:04:05 gn042 kernel: [  390.306117] systemd[1]: slurmd.service: quux",
+        "[Sun Jan 12 03:04:05 2025] systemd[1]: slurmd.service: quux",
+    ],
+)
+def test_what_systemd_writes_into_the_kernels_ring_is_its_own(line: str) -> None:
+    seen = header(line)
+    assert (seen.program, seen.body) == ("systemd", "slurmd.service: quux")
+
+
+@pytest.mark.parametrize("name", ["systemd[1]", "python3[77]"])
+def test_what_the_kernel_says_of_a_program_that_ended_is_the_kernels(name: str) -> None:
+    line = f"[  390.306117] {name}: segfault at 0 ip 7f sp 7f error 4"
+    assert header(line).program == ""
+    assert header(line).body == f"{name}: segfault at 0 ip 7f sp 7f error 4"
+
+
+@pytest.mark.parametrize(
     "place",
     ["messages:", "/var/log/syslog.7.gz:", "kern.log:77:", "var/dmesg-77:", "slurmd.log:7-"],
 )
