@@ -106,6 +106,17 @@ class Play:
     def wait_for_kills(self, wanted: int) -> None:
         self.wait(lambda: self.kills >= wanted, within_s=180, what=f"{wanted} kills")
 
+    def wait_for_end(self) -> None:
+        """Fails with what each run that has not ended waits for."""
+        try:
+            self.wait(self.has_ended, within_s=600, what="every run has ended")
+        except AssertionError as error:
+            standing = self.rows(
+                "SELECT id, state, step, wake_at, leased_until, waiting_for FROM runbooks_run"
+                " WHERE finished_at IS NULL OR wake_at IS NOT NULL"
+            )
+            raise AssertionError(f"{error}; not ended: {standing}") from error
+
     def help(self) -> None:
         """Does what people are asked to, once a run: slurmctld died before it had kept that the
         node was back."""
@@ -172,7 +183,7 @@ def test_two_hundred_kills_end_as_an_undisturbed_play(play: Play) -> None:
     play.postgres.start()
     play.wait_for_kills(3 * length.kills // 5)
     play.jump(timedelta(hours=1))
-    play.wait(play.has_ended, within_s=600, what="every run has ended")
+    play.wait_for_end()
 
     ended = Counter(state for (state,) in play.rows("SELECT state FROM runbooks_run"))
     outcomes = play.rows("SELECT outcome FROM runbooks_run WHERE state <> 'succeeded'")
