@@ -53,6 +53,7 @@ _ZONE_HOURS = {
     "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7,
     "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "JST": 9, "AEST": 10, "AEDT": 11,
 }  # fmt: skip
+_ZONE_NAMES = "|".join(name for name in _ZONE_HOURS if name != "Z")
 
 # Abbreviations of glibc's other locales (localedata, abmon), in which journalctl and `dmesg -T`
 # print stamps: de, nl, sv; fr; es; pt; it; fi.
@@ -73,7 +74,7 @@ _CLOCK = (
 _ISO = re.compile(
     r"(?P<year>\d{4})[-/](?P<month>\d{1,2})[-/](?P<day>\d{1,2})[Tt ]\s?"
     + _CLOCK
-    + r"(?P<offset>\s?[+-]\d\d:?\d\d(?!\d)|[Zz](?![\w]))?(?:\s(?P<zone>UTC|GMT)(?!\w))?"
+    + rf"(?P<offset>\s?[+-]\d\d:?\d\d(?!\d)|[Zz](?![\w]))?(?:\s(?P<zone>{_ZONE_NAMES})(?![\w.-]))?"
 )
 # A date without marks between its parts, as ISO 8601 calls its basic format. A program wrote it.
 _BASIC = re.compile(
@@ -89,13 +90,31 @@ _SEL_ROW = re.compile(
     + _CLOCK
     + r"(?: (?P<zone>[A-Z]{2,5}))?| ?Pre-Init  ?[|,](?P<since>\d{10}))(?: ?\| |(?P<comma>,))"
 )
+# Such a row without number and date, as consoles of controllers show it and people copy it.
+_SEL_EVENT = re.compile(
+    r"[A-Z][\w /.-]{1,40} #0x[0-9a-f]{2} \| [^|]{2,120} \| (?:Asserted|Deasserted)\s*$"
+)
+# A row of `log-util` of Meta's OpenBMC: number and name of the part, when, who says it
+# (facebook/openbmc, common/recipes-core/log-util-v2, selformat.cpp).
+_LOG_UTIL = re.compile(
+    r"\d{1,3} {1,6}[A-Za-z][\w-]{1,20} {1,16}"
+    r"(?P<stamp>(?:19|20)\d\d-\d\d-\d\d \d\d:\d\d:\d\d) {2,6}"
+    r"(?P<program>[a-z][\w.-]{1,30}) {1,16}(?=\S)"
+)
+# A row of `ras-mc-ctl --errors`: a number, when, and what rasdaemon wrote down
+# (mchehab/rasdaemon, util/ras-mc-ctl.in: errors).
+_RAS_ROW = re.compile(
+    r"\d{1,9} (?P<stamp>(?:19|20)\d\d-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}) "
+    r"(?=error: |\d{1,9} [A-Z]\w{3,12} error\(s\): "
+    r"|\S{4,40} (?:Corrected|Uncorrected \([\w-]{5,9}\)) error: )"
+)
 _BSD = re.compile(
     r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|[^\W\d_]{2,4}\.?(?=,?\s+[^\W\d_]{3,6}\.?\s+\d)),?\s+)?"
     r"(?:(?P<year>\d{4})\s+)?"
     # A month by its number: glibc's ja_JP, zh_CN and zh_TW, as journalctl prints it there.
     r"(?:(?P<name>[^\W\d_]{3,6})\.?|(?P<month>\d{1,2})月)\s+(?P<day>\d{1,2})"
     r"(?:,?\s+(?P<year2>\d{4}))?\s+" + _CLOCK + r"(?:\s+(?P<year3>(?:19|20)\d\d)(?=[\s\[\]:]|$))?"
-    r"(?:\s(?P<zone>UTC|GMT|[A-Z]{2,5}(?=\s?:)))?"
+    r"(?:\s(?P<zone>UTC|GMT|[A-Z]{2,5}(?=\s?:|\s(?:19|20)\d\d\s)))?(?P<year4>\s(?:19|20)\d\d(?=\s))?"
 )
 # `journalctl --output=short-unix`: seconds since 1970, and a machine with a program behind them.
 _UNIX = re.compile(
@@ -148,6 +167,11 @@ _LEAD = re.compile(
     r":?\s*(?:\d+: ){0,2}(?::\s*)?(?:(?P<host>[A-Za-z0-9][\w.-]*)\s?:?\s+)?"
     r"(?:(?:(?:RP|LC)/[\w/]+|\d{1,3}/(?:RP|LC|FC|SC)?\d{1,2}/ADMIN\d):)?[*.]?"
 )
+# The name that a switch of NX-OS gives itself behind a relay's header, before its own stamp.
+_OWN_NAME = re.compile(
+    r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): "
+    r"(?=(?:19|20)\d\d [A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{8,15}(?: [A-Z]{2,5})?: %)"
+)
 _INNER = re.compile(
     r"\s*(?::\s*)?(?:\d+:\s*){0,2}"
     r"(?:(?:(?:RP|LC)/[\w/]+|\d{1,3}/(?:RP|LC|FC|SC)?\d{1,2}/ADMIN\d):)?[*.]?"
@@ -160,6 +184,24 @@ _UPTIME = re.compile(
     r"(?:\d{1,3}:\d\d:\d\d(?:\.\d{1,6})?|\d{1,3}[ywd]\d{1,2}[wdh]): (?=%[A-Z])"
 )
 _WORD_PRI = re.compile(r"<[a-z]+\d?\.([a-z]+)>\s+")
+# Facility and level behind the host: BusyBox (sysklogd/syslogd.c, log_locally), as the controllers
+# of servers and switches write them; with a colon, a relay's template of its own.
+_FACILITY_LEVEL = re.compile(
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7])"
+    r"\.(?P<level>emerg|alert|crit|err|error|warn|warning|notice|info|debug):? {1,4}(?=\S)"
+)
+# A host's name that was blackened before the line was passed on.
+_BLACKENED = re.compile(
+    r"<[A-Za-z][\w-]{1,30}> (?=kernel: |[A-Za-z_][\w./#@-]{1,60}\[\d{1,10}\]: )"
+)
+# Columns in which some sites keep what rsyslog's template gives: host and program.
+_COLUMNS = re.compile(
+    r"\| (?P<host>[A-Za-z0-9][\w.-]{0,62}) \| (?P<program>[A-Za-z_][\w./@-]{0,60}) \| {1,4}"
+)
+# Python's logging, as its documentation formats a line (howto/logging): who logs, the level.
+_PYTHON_LEVEL = re.compile(r"- [\w.-]{1,80} - (?P<level>CRITICAL|ERROR|WARNING|INFO|DEBUG) - ")
+# date(1), whose zone stands before the year, as scripts put it before their words.
+_DATE = re.compile(r"[A-Z][a-z]{2} [^\n]{0,30} [A-Z]{3,5} (?:19|20)\d\d$")
 # OpenZFS' `PANIC at zio.c:77:zio_done()` grades nothing (module/os/linux/spl/spl-err.c).
 _SEVERITY_WORD = re.compile(
     r"(" + "|".join(sorted(_SEVERITIES, key=len, reverse=True)) + r")(?=\s)(?! at \S+\.c:\d)\s+"
@@ -201,16 +243,19 @@ _SUFFIX_REPEAT = re.compile(
 )
 # What pdsh and clush put before each line of a node (pdsh(1), clush(1)): its name, which has a
 # digit, none of the marks of a program's, and is none of the programs that end in one.
+# Without a blank, where a program with its process follows, as people copy what grep(1) found.
 _SHELL_HEAD = re.compile(
     r"(?!(?:python|perl|php|ruby|lua|tcl|gcc|clang|base|md|sha|bzip|su|fio)-?[\d.]+: )"
-    r"(?P<host>(?=[A-Za-z.-]{0,60}\d)[A-Za-z][A-Za-z0-9.-]{1,62}): (?P<line>.)"
+    r"(?P<host>(?=[A-Za-z.-]{0,60}\d)[A-Za-z][A-Za-z0-9.-]{1,62})"
+    r"(?:: |:(?=[a-z][\w-]{1,40}\[\d{1,10}\]: ))(?P<line>.)"
 )
 # What stands before a line that was copied from more than one file (grep(1): the file and the
-# number of the line), and what Ceph's daemons put before each in a container (log_stderr_prefix, as
-# cephadm and Rook set it).
+# number of the line), what Ceph's daemons put before each in a container (log_stderr_prefix, as
+# cephadm and Rook set it), and the name of the container before Docker Compose's.
 _COPIED_FROM = re.compile(
     r"(?=[\w.+@/-]{0,200}(?:messages|syslog|dmesg|\.log|\.gz|\.journal)\b)[\w.+@/-]{1,200}:"
     r"(?:\d{1,9}[:-])?(?=[\[<\w])|debug (?=\d{4}-\d\d-\d\dT)"
+    r"|[a-z][\w.-]{1,60} {1,40}\| (?=\S)"
 )
 # CoreOS' capnslog, which Rook's operator writes with: the level and the package.
 _CAPNSLOG = re.compile(r"(?P<level>[CEWNIDT]) \| (?P<program>[a-z][\w./-]{1,60}): ")
@@ -225,7 +270,7 @@ _HAS_HEADER = re.compile(
     r"| {0,4}[0-9a-f]{1,4}(?: \| |,)(?:\d\d/\d\d/| ?Pre-Init)"
     r"|NVRM: |EDAC [A-Z]|LustreError: |(?:mlx[45]_core|bnxt_en|amdgpu|pcieport|nvme) \S{4,12}[:.]"
     r"|nvidia-nvswitch\d|(?:mce: |\{\d{1,9}\})\[Hardware Error\]|EXT[34]-fs error|XFS \(\S{1,60}\)"
-    r"|INFO: task |Out of memory: "
+    r"|INFO: task |Out of memory: |Job for [\w.@-]{1,60} failed"
 )
 # With these the kernel begins messages (6.12: pr_fmt, dev_driver_string, netdev_name), as `dmesg
 # --notime` and consoles print them, without a stamp or a program.
@@ -319,7 +364,8 @@ class _Clock:
     def resolve(self, fields: dict[str, str | None], month: int) -> datetime | None:
         """UTC time of the stamp's fields; None when they name no time (31 February)."""
         zone = _offset(fields.get("offset") or "", fields.get("zone") or "") or self.zone
-        written = fields.get("year") or fields.get("year2") or fields.get("year3")
+        kept = (fields.get(key) for key in ("year", "year2", "year3", "year4"))
+        written = next(filter(None, kept), None)
         years: tuple[int, ...]
         if written:
             years = (int(written),)
@@ -479,6 +525,11 @@ def _from_console(text: str, clock: _Clock) -> Header:
     row = _SEL_ROW.match(text)
     if row is not None:
         return _from_sel(text, row, clock)
+    if _SEL_EVENT.match(text) is not None:
+        return _finish(None, None, "", f"0 | Pre-Init | 00000000 | {text}", None, clock)
+    listed = _LOG_UTIL.match(text) or _RAS_ROW.match(text)
+    if listed is not None:
+        return _from_list(text, listed, clock)
     decoded = _DECODED.match(text)
     if decoded is None:
         return _from_bsd(text, None, clock)
@@ -510,6 +561,13 @@ def _from_sel(text: str, row: re.Match[str], clock: _Clock) -> Header:
     return _finish(None, occurred_at, "", body, None, clock)
 
 
+def _from_list(text: str, row: re.Match[str], clock: _Clock) -> Header:
+    """A row of what a program keeps, as its own tool lists it."""
+    stamp = _stamp(row["stamp"], 0, clock)
+    program = row.groupdict().get("program") or "rasdaemon"
+    return _finish(None, stamp.at if stamp else None, program, text[row.end() :], None, clock)
+
+
 def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     kmsg = _KMSG.match(text)
     if kmsg is not None:
@@ -531,10 +589,9 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     if end == 0 and (time_alone := _TIME_ALONE.match(text)) is not None:
         end = time_alone.end()
     rest = text[end:].lstrip()
-    capnslog = _CAPNSLOG.match(rest)
-    if stamp is not None and capnslog is not None:
-        level, body = _CAPNSLOG_SEVERITIES[capnslog["level"]], rest[capnslog.end() :]
-        return _finish(host, stamp.at, capnslog["program"], body, level, clock)
+    of_program = _from_logging(host, stamp, rest, clock)
+    if of_program is not None:
+        return of_program
     if stamp is not None and stamp.is_dmesg:
         rest = _CALLER.sub("", rest)
     colon = stamp is not None and rest.startswith(":")
@@ -543,8 +600,16 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     if host is not None and not colon and severity is None:
         host, rest = _take_second_host(host, rest)
     elif host is None and not colon:
-        is_syslog = stamp is not None and not stamp.is_dmesg and _BY_PROGRAM.match(text) is None
+        is_of_program = _BY_PROGRAM.match(text) is not None or _DATE.match(text[:end]) is not None
+        is_syslog = stamp is not None and not stamp.is_dmesg and not is_of_program
         host, rest = _take_host(rest, is_certain=is_syslog)
+    level = _FACILITY_LEVEL.match(rest) if stamp is not None else None
+    if level is not None:
+        severity = _SEVERITIES[level["level"].upper()]
+        rest = rest[level.end() :]
+    own_name = _OWN_NAME.match(rest) if stamp is not None else None
+    if own_name is not None:
+        host, rest = own_name["host"], rest[own_name.end() :]
     if stamp is not None and (inner := _inner_stamp(rest, clock)) is not None:
         stamp, rest = inner, rest[inner.end :].lstrip(" :")
     host, rest, word_severity = _take_priority(host, rest)
@@ -557,7 +622,30 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     else:
         program, body = _take_program(rest, is_bare=is_bare and host is None)
     occurred_at = stamp.at if stamp else None
-    return _finish(host, occurred_at, program, kernel + body, severity, clock)
+    header = _finish(host, occurred_at, program, kernel + body, severity, clock)
+    return header if level is None else replace(header, facility=_FACILITIES[level["facility"]])
+
+
+def _from_logging(
+    host: str | None, stamp: _Stamp | None, rest: str, clock: _Clock
+) -> Header | None:
+    """What stands behind a stamp in the form of a library of programs: CoreOS' capnslog, Python's
+    logging, or in columns."""
+    if stamp is None:
+        return None
+    capnslog = _CAPNSLOG.match(rest)
+    if capnslog is not None:
+        level, body = _CAPNSLOG_SEVERITIES[capnslog["level"]], rest[capnslog.end() :]
+        return _finish(host, stamp.at, capnslog["program"], body, level, clock)
+    python = _PYTHON_LEVEL.match(rest)
+    if python is not None:
+        severity = _SEVERITIES[python["level"]]
+        return _finish(host, stamp.at, _JOB, rest[python.end() :], severity, clock)
+    columns = _COLUMNS.match(rest)
+    if columns is not None:
+        own, program = columns["host"].rstrip("."), columns["program"]
+        return _finish(own, stamp.at, program, rest[columns.end() :], None, clock)
+    return None
 
 
 def _leading_stamp(text: str, clock: _Clock) -> tuple[str | None, _Stamp | None]:
@@ -596,6 +684,7 @@ def _take_host(rest: str, *, is_certain: bool) -> tuple[str | None, str]:
     """The host before the program. Where none is due (dmesg, no stamp), only one that stands before
     `kernel:`."""
     rest = _WORD_PRI.sub("", rest, count=1) if rest.startswith("<") else rest
+    rest = _BLACKENED.sub("", rest, count=1)
     token = _TOKEN.match(rest)
     if token is None or token[0].endswith(":") or token[0] in _SEVERITIES or _NO_HOST.match(rest):
         return None, rest

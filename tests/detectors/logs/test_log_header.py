@@ -65,6 +65,16 @@ FORMS = [
         "bgp#bgpd",
     ),
     (f"2025-01-12T03:04:05.123456Z gn042 kernel: {XID}", "gn042", AT_MICROS, "", "kernel"),
+    (f"Jan 12 03:04:05 gn042 kern.err kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"Jan 12 03:04:05 gn042 local3.notice: xcvrd[7]: {XID}", "gn042", AT, "", "xcvrd"),
+    (f"slurmctld-1  | munged: {XID}", None, NOW, "", "munged"),
+    (f"2025-01-12 03:04:05 | mds-01. | kernel | {XID}", "mds-01", AT, "", "kernel"),
+    (f"2025-01-12 03:04:05,123 - train.main - ERROR - {XID}", None, AT_MILLIS, "", "job"),
+    (f"Sun Jan 12 03:04:05 UTC 2025 {XID}", None, AT, "", ""),
+    (f"2025-01-11 19:04:05.123 PST {XID}", None, AT_MILLIS, "", ""),
+    (f"mx960-04:rpd[77]: {XID}", "mx960-04", NOW, "", "rpd"),
+    (f"Jan 12 03:04:05 <redacted> kernel: [  390.306117] {XID}", None, AT, "390.306117", "kernel"),
+    (f"4    slot4    2025-01-12 03:04:05    ipmid            {XID}", None, AT, "", "ipmid"),
     (f"Jan 12 03:04:05 gn042 (udev-worker)[77]: {XID}", "gn042", AT, "", "(udev-worker)"),
     (f"Jan 12 03:04:05 (sd-mkdcreds)[77]: {XID}", None, AT, "", "(sd-mkdcreds)"),
     (f"2025-01-12T12:04:05.123456+09:00 gn042 kernel: {XID}", "gn042", AT_MICROS, "", "kernel"),
@@ -716,3 +726,60 @@ def test_a_date_that_no_year_near_has_is_no_stamp(stamp: str) -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     found = header(f"{stamp} gn001 kernel: x", now=now)
     assert (found.has_stamp, found.occurred_at) == (False, now)
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "program", "body"),
+    [
+        ("gn042: Job for munge.service failed.", "gn042", "", "Job for munge.service failed."),
+        (
+            "7 2025-01-12 03:04:05 +0000 error: Corrected error, CPU 7",
+            None,
+            "rasdaemon",
+            "error: Corrected error, CPU 7",
+        ),
+        (
+            "7 2025-01-12 03:04:05 +0000 0000:17:00.0 Uncorrected (Fatal) error: Poisoned TLP",
+            None,
+            "rasdaemon",
+            "0000:17:00.0 Uncorrected (Fatal) error: Poisoned TLP",
+        ),
+        (
+            "Memory #0x07 | Correctable ECC | Asserted",
+            None,
+            "",
+            "0 | Pre-Init | 00000000 | Memory #0x07 | Correctable ECC | Asserted",
+        ),
+    ],
+)
+def test_a_row_of_a_tools_list_is_what_its_program_says(
+    line: str, host: str | None, program: str, body: str
+) -> None:
+    found = header(line)
+    assert (found.host, found.program, found.body) == (host, program, body)
+
+
+def test_facility_and_level_behind_the_host_are_told_as_busybox_writes_them() -> None:
+    found = header(f"Jan 12 03:04:05 bmc-7 local3.err ipmid[7]: {XID}")
+    assert (found.facility, found.severity, found.program) == (19, 3, "ipmid")
+
+
+def test_a_facility_and_level_within_a_message_are_text() -> None:
+    assert header("Jan 12 03:04:05 gn042 job: user.err kernel: it failed").program == "job"
+
+
+def test_the_name_that_a_switch_gives_itself_is_its_own_behind_a_relays_header() -> None:
+    found = header("Jan 12 03:04:07 relay-1 leaf-03: 2025 Jan 12 03:04:05 UTC: %A-3-B: it failed")
+    assert (found.host, found.occurred_at, found.body) == ("leaf-03", AT, "%A-3-B: it failed")
+
+
+def test_a_program_before_its_own_stamp_is_no_name_of_a_switch() -> None:
+    found = header("Jan 12 03:04:05 leaf-03 syncd: 2025-01-12 03:04:05 it failed")
+    assert (found.host, found.program) == ("leaf-03", "syncd")
+
+
+@pytest.mark.parametrize("level", ["ERROR", "WARNING", "INFO"])
+def test_the_level_of_pythons_logging_is_told(level: str) -> None:
+    found = header(f"2025-01-12T03:04:05+00:00 - worker.loop - {level} - it failed")
+    assert (found.host, found.program, found.body) == (None, "job", "it failed")
+    assert found.severity == {"ERROR": 3, "WARNING": 4, "INFO": 6}[level]
