@@ -15,6 +15,7 @@ from typing import Any
 from django.db import models, transaction
 
 from detectors import resources
+from incidents.db import upsert
 from incidents.inventory import graphs, part_history
 from incidents.inventory.part_history import Sighting
 from incidents.models import (
@@ -92,6 +93,8 @@ def apply(topology: Topology, now: datetime, *, is_dry_run: bool = False) -> Dif
     """
     difference = Difference()
     with transaction.atomic():
+        # Before the rows of machines, as everywhere.
+        upsert.lock_placement()
         nodes = _apply_nodes(topology, now, difference)
         switches = _apply_switches(topology, now, difference)
         _apply_node_parts(topology, nodes, difference)

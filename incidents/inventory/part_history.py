@@ -21,6 +21,7 @@ from django.db.models import QuerySet
 
 from detectors import resources
 from detectors.faults import Observation
+from incidents.db import upsert
 from incidents.inventory import graphs
 from incidents.models import Gpu, InService, Module, Nic, Node, NvSwitch, Port, Switch
 from incidents.vocabulary.part_kinds import Part
@@ -138,8 +139,9 @@ def settle(
         return []
     with transaction.atomic():
         # Of several workers that see one change, one writes it: the others wait here, and then see
-        # it written.
-        _lock(wanted)
+        # it written. The lock of placement, since the same transaction may place faults next: rows
+        # of nodes locked before it would wait for a transaction that places faults on these nodes.
+        upsert.lock_placement()
         held = _load_parts_in_service(wanted)
         strange = _find_strange(wanted, held, now)
         refused = [] if may_move else _find_refused(strange)
@@ -202,14 +204,6 @@ def _find_fuller(
         if row is not None and _is_same(row, sighting) and _get_news(row, sighting):
             fuller.append((row, sighting))
     return fuller
-
-
-def _lock(wanted: Sequence[Sighting]) -> None:
-    """The machines' rows, in one order; on SQLite the transaction has locked everything."""
-    names = {resources.owner(sighting.slot).partition("/")[2] for sighting in wanted}
-    for table in (Node, Switch):
-        machines = table.objects.filter(name__in=names).order_by("pk")
-        list(machines.select_for_update().values_list("pk", flat=True))
 
 
 def remove(part: Part, slot: str, now: datetime, *, why: str) -> bool:

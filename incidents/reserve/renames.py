@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -117,6 +117,10 @@ def rename(old: str, new: str, *, actor: str, why: str, now: datetime) -> str:
     """In the caller's transaction, after `find_obstacle`. The sentence that its open incidents are
     told."""
     rewrite = _make_rewrite(old, new)
+    # Before the lock of placement, as a round of polls takes them.
+    polls = list(Poll.objects.select_for_update().filter(kind="node", target=old).order_by("pk"))
+    named = PollChunk.objects.filter(kind="node", targets__contains=f"\n{old}\n")
+    chunks = list(named.select_for_update())
     upsert.lock_placement()
     node = Node.objects.select_for_update().get(name=old)
     _remove_empty(new)
@@ -131,7 +135,8 @@ def rename(old: str, new: str, *, actor: str, why: str, now: datetime) -> str:
     node_states.forget_look()
     _rename_faults(old, rewrite)
     _rename_windows(old, rewrite)
-    _rename_polls(old, new, rewrite)
+    _rename_polls(polls, new, rewrite)
+    _rename_in_chunks(chunks, old, new)
     Alias.objects.update_or_create(name=old, defaults={"resource": resources.node(new)})
     Alias.objects.filter(name=new).delete()
     text = f"{old} is called {new} from now on, says {actor}: {why}"
@@ -214,18 +219,17 @@ def _rename_windows(old: str, rewrite: Callable[[str], str]) -> None:
     Silence.objects.bulk_update(rows, ["machines"], batch_size=_BATCH)
 
 
-def _rename_polls(old: str, new: str, rewrite: Callable[[str], str]) -> None:
-    """What polls remember of it goes on: counters, streaks. A chunk names its targets, each between
-    line feeds."""
-    polls = list(Poll.objects.select_for_update().filter(kind="node", target=old))
+def _rename_polls(polls: Sequence[Poll], new: str, rewrite: Callable[[str], str]) -> None:
+    """What polls remember of it goes on: counters, streaks."""
     for poll in polls:
         poll.target, poll.memory = new, _rewrite_memory(bytes(poll.memory), rewrite)
     Poll.objects.bulk_update(polls, ["target", "memory"], batch_size=_BATCH)
-    before, after = f"\n{old}\n", f"\n{new}\n"
-    named = PollChunk.objects.filter(kind="node", targets__contains=before)
-    chunks = list(named.select_for_update())
+
+
+def _rename_in_chunks(chunks: Sequence[PollChunk], old: str, new: str) -> None:
+    """A chunk names its targets, each between line feeds."""
     for chunk in chunks:
-        chunk.targets = chunk.targets.replace(before, after)
+        chunk.targets = chunk.targets.replace(f"\n{old}\n", f"\n{new}\n")
     PollChunk.objects.bulk_update(chunks, ["targets"], batch_size=_BATCH)
 
 

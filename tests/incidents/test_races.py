@@ -9,19 +9,29 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from detectors.faults import Observation, to_wire
 from detectors.receivers.delivery import PositionMoved
 from detectors.receivers.spool import Batch, Extent
 from incidents import services
 from incidents.inventory import services as inventory
-from incidents.models import Fault, InboxBatch, Incident, IncidentFault, InService, SeenEvent
+from incidents.models import (
+    Fault,
+    InboxBatch,
+    Incident,
+    IncidentFault,
+    InService,
+    Poll,
+    SeenEvent,
+)
+from incidents.reserve import renames
 from incidents.triage import inbox
 from incidents.vocabulary.changes import Acted
 from incidents.vocabulary.lifecycle import Trigger
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event, an_incident
 from tests.services.patience import patient
+from tests.services.ports import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("database_on_disk")]
 
@@ -183,6 +193,53 @@ def test_one_replacement_seen_by_many_workers_is_one_row() -> None:
     at_once([lambda: inventory.store_observations(seen, NOW + SECOND) for _ in range(SOME)])
     rows = InService.objects.order_by("id").values_list("serial", "to_at")
     assert list(rows) == [("1650001", NOW + SECOND), ("1650002", None)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: services.ingest([an_event("gpu.xid.48", OTHER_GPU)], now=NOW),
+        lambda: services.record_node_restart("gn042", booted_at=NOW, boot_id="b2", now=NOW),
+        lambda: renames.rename("gn042", "gn420", actor="ada", why="moved", now=NOW),
+    ],
+    ids=["ingest", "a restart", "a new name"],
+)
+def test_a_round_of_polls_that_brings_parts_and_faults_waits_for_nobody_who_waits_for_it(
+    other: Callable[[], object],
+) -> None:
+    a_node()
+    inventory.store_observations([Observation(GPU, "gpu.serial", "1650001", NOW)], NOW)
+    Poll.objects.create(detector="gpu_health", kind="node", target="gn042")
+    parts_are_stored = threading.Event()
+
+    def work_as_a_round_does() -> None:
+        with transaction.atomic():
+            list(Poll.objects.select_for_update())
+            seen = [Observation(GPU, "gpu.serial", "1650002", NOW + SECOND)]
+            inventory.store_observations(seen, NOW + SECOND)
+            parts_are_stored.set()
+            if connection.vendor == "postgresql":
+                wait_until(is_somebody_waiting, within_s=30, what="the other waits for the round")
+            services.ingest([an_event()], now=NOW + SECOND)
+
+    def work_beside_it() -> None:
+        parts_are_stored.wait(patient(30))
+        with transaction.atomic():
+            other()
+
+    at_once([work_as_a_round_does, work_beside_it])
+    assert InService.objects.filter(serial="1650002", to_at=None).exists()
+    assert Fault.objects.filter(fault_type=an_event().fault_type).exists()
+
+
+def is_somebody_waiting() -> bool:
+    """Whether another session waits for what this one has locked."""
+    query = (
+        "SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchone() is not None
 
 
 def test_a_link_that_many_workers_tell_of_ends_as_its_last_line_says() -> None:
