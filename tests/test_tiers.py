@@ -197,6 +197,25 @@ def test_no_test_is_started_later_than_told_and_those_left_out_are_named(
     in_time.assert_outcomes(passed=1)
 
 
+def test_what_failed_stands_in_the_file_that_is_named_with_how_it_ended(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(touched.ROOT))
+    broken = "@pytest.fixture\ndef broken(): raise OSError('no disk')\n"
+    pytester.makepyfile(
+        f"import pytest\n{broken}"
+        "def test_one(): pass\ndef test_two(): assert 4 == 5\ndef test_three(broken): pass"
+    )
+    run = [sys.executable, "-m", "pytest", "-p", "tests.tiers", "-p", "no:django"]
+    pytester.run(*run, "--failures-to", "failed").assert_outcomes(passed=1, failed=1, errors=1)
+    failed = (pytester.path / "failed").read_text()
+    assert "::test_two\n" in failed
+    assert "assert 4 == 5" in failed
+    assert "::test_three\n" in failed
+    assert "no disk" in failed
+    assert "test_one" not in failed
+
+
 @pytest.mark.parametrize(
     ("words", "is_full"),
     [

@@ -13,7 +13,7 @@ import gc
 import os
 import re
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ EXAMPLES = {"fast": 10, "plain": 100, "deep": 1000}
 _MARKS_OF_FILE = re.compile(r"^pytestmark = .*(?:\n[ )\]].*)*", re.MULTILINE)
 _USES_SERVICE = re.compile(r"\bmark\.(?:django_db|needs)\b")
 _SPEAKS_OF_SQLITE = re.compile(r"\bmark\.sqlite\b|\bdatabase_on_disk\b")
+# How much of what a failed test said is repeated, in characters.
+_SAID = 1500
 # Tests that share a fixture of these scopes run one after the other, or it is made for each.
 _SHARED_SCOPES = {"class", "module", "package"}
 
@@ -284,6 +286,9 @@ class TierRun:
             save_chosen(choose_tests(self.shapes, seconds))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        failures = self.config.getoption("--failures-to")
+        if failures is not None:
+            _append_failures(Path(failures), terminalreporter.stats)
         if self.left_out:
             terminalreporter.section(f"left out for want of time: {len(self.left_out)}")
             for nodeid in sorted(self.left_out):
@@ -310,6 +315,14 @@ class TierRun:
             terminalreporter.write_line(f"{duration.cpu_s:6.2f} s of CPU  {key}")
 
 
+def _append_failures(file: Path, stats: Mapping[str, Sequence[Any]]) -> None:
+    """A line for each test that failed, and the end of what it said."""
+    with file.open("a") as lines:
+        for report in [*stats.get("failed", ()), *stats.get("error", ())]:
+            said = getattr(report, "longreprtext", "")
+            lines.write(f"{report.nodeid}\n{said[-_SAID:]}\n")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers")
     group.addoption("--tier", choices=[str(tier) for tier in Tier], help="which tests run")
@@ -326,6 +339,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         metavar="SECONDS",
         help="start no test later than that, and name those left out",
+    )
+    group.addoption(
+        "--failures-to", metavar="FILE", help="add to this file what failed, and how it ended"
     )
 
 
