@@ -32,6 +32,7 @@ from incidents.people.drain_requests import DrainRequest
 from incidents.polling import poll_pauses, polling
 from incidents.polling.polling import Chunk, PollState
 from incidents.vocabulary.changes import Change
+from kintsugi import clock
 from kintsugi.periodic import comparing, job_watch, node_watch, periods, reserving
 from kintsugi.periodic.clock_watch import ClockWatch
 from kintsugi.periodic.polling import (
@@ -153,7 +154,13 @@ class Pipeline:
         def evaluate() -> tuple[list[Round], Judgement]:
             states = polling.get_poll_states(chunk, names)
             rounds = _make_rounds(detector, answers, states)
-            return rounds, evaluate_rounds(rounds, self.catalog, is_overloaded=is_overloaded)
+            judgement = evaluate_rounds(
+                rounds,
+                self.catalog,
+                is_overloaded=is_overloaded,
+                is_clock_doubted=_is_clock_doubted(),
+            )
+            return rounds, judgement
 
         rounds, judgement = evaluate()
         with transaction.atomic():
@@ -216,7 +223,8 @@ class Pipeline:
                 for name, detector in detectors.items():
                     answer = list(observations[name])
                     rounds.append(Round(detector, target, answer, states[name], report))
-            return rounds, evaluate_rounds(rounds, self.catalog)
+            judgement = evaluate_rounds(rounds, self.catalog, is_clock_doubted=_is_clock_doubted())
+            return rounds, judgement
 
         with transaction.atomic():
             polling.begin_out_of_turn(node)
@@ -438,6 +446,13 @@ class Pipeline:
     def _notify_due(self, now: datetime) -> None:
         for notification_id in notifications.list_due(now):
             self.queue.notify(notification_id)
+
+
+def _is_clock_doubted() -> bool:
+    """Whether this machine's clock and the database's are so far apart that one of them is
+    wrong."""
+    difference = clock.get_difference()
+    return difference is not None and abs(difference) >= own_health.APART
 
 
 def _spread(now: datetime, count: int) -> list[datetime]:

@@ -40,6 +40,8 @@ _USUAL = timedelta(minutes=1)
 _PLAN_AGAIN = timedelta(minutes=10)
 # What is observed of a target or a detector that gave no answer.
 _SILENCE = ("target.reachable", "detector.answered")
+# How far a node's clock differs from the one that Kintsugi works by.
+_DIFFERENCE = "clock.difference_s"
 
 
 @dataclass(frozen=True)
@@ -231,15 +233,22 @@ class Judgement:
 
 
 def evaluate_rounds(
-    rounds: Sequence[Round], catalog: Catalog, *, is_overloaded: bool = False
+    rounds: Sequence[Round],
+    catalog: Catalog,
+    *,
+    is_overloaded: bool = False,
+    is_clock_doubted: bool = False,
 ) -> Judgement:
     """The fault events of these rounds, whose rows now hold what is to be remembered. Reads only.
 
     Needs no transaction: it computes for long, and an embedded database lets one write at a time.
     While we are overloaded ourselves, who was silent is passed over: neither counted nor forgotten.
+    So is how far clocks differ from ours while ours may be the one that is wrong.
     """
     if is_overloaded:
         rounds = [drop_silence(poll) for poll in rounds]
+    if is_clock_doubted:
+        rounds = [_drop_clock_differences(poll) for poll in rounds]
     observations: list[Observation] = []
     for poll in rounds:
         observations += poll.observations
@@ -300,6 +309,11 @@ def drop_silence(poll: Round) -> Round:
 
 def _is_silence(observation: Observation) -> bool:
     return observation.metric in _SILENCE and observation.value is False
+
+
+def _drop_clock_differences(poll: Round) -> Round:
+    kept = [observation for observation in poll.observations if observation.metric != _DIFFERENCE]
+    return replace(poll, observations=kept)
 
 
 def _count_failures(poll: Round, *, is_overloaded: bool) -> int:

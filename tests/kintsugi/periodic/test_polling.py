@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -35,6 +35,7 @@ from detectors.faults import Observation
 from incidents.models import Fault, Incident, Node, Notification, Poll, PollChunk
 from incidents.polling import polling
 from incidents.polling.polling import Chunk
+from kintsugi import clock
 from kintsugi.periodic.polling import Watch
 from kintsugi.pipeline import Pipeline
 from runbooks.step import World
@@ -352,6 +353,35 @@ def test_readings_that_a_node_pushes_are_judged_with_the_same_memory() -> None:
     seen = [Observation("node/gn001", "detector.answered", False, house.now, {"detector": "told"})]
     house.pipeline.ingest_observations("gn001", {"told": seen})
     assert house.standing() == {("detector.silent", "node/gn001")}
+
+
+def tell_of_clock(house: House, ahead_s: float) -> None:
+    """How far the node's clock is from ours, in two rounds."""
+    for _ in range(2):
+        house.now += MINUTE
+        seen = [
+            Observation("node/gn001", "clock.difference_s", ahead_s, house.now),
+            Observation("node/gn001", "target.reachable", True, house.now),
+        ]
+        house.pipeline.ingest_observations("gn001", {"told": seen})
+
+
+def test_a_nodes_clock_is_not_called_wrong_by_a_clock_that_may_be_wrong_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The database's was set forward by an hour, and this machine's was not."""
+    house = House(Told())
+    monkeypatch.setattr(clock, "_ask_database", lambda: datetime.now(UTC) + 60 * MINUTE)
+    try:
+        clock.synchronise()
+        tell_of_clock(house, 3600.0)
+        assert house.standing() == set()
+        monkeypatch.setattr(clock, "_ask_database", lambda: datetime.now(UTC))
+        clock.synchronise()
+        tell_of_clock(house, 3600.0)
+        assert house.standing() == {("clock.skewed", "node/gn001")}
+    finally:
+        clock.forget()
 
 
 def posted(house: House, errors: int, *, detector: str = "told") -> None:
