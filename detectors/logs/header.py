@@ -82,6 +82,12 @@ _BASIC = re.compile(
     + _CLOCK
     + r"(?P<offset>\s?[+-]\d\d:?\d\d(?!\d)|[Zz](?![\w]))?(?:\s(?P<zone>UTC|GMT)(?!\w))?(?!\w)"
 )
+# As switches of Cisco's small series write it, and BIND.
+_DAY_FIRST = re.compile(
+    r"(?P<day>\d{1,2})-(?P<name>[A-Z][a-z]{2})-(?P<year>(?:19|20)\d\d) "
+    + _CLOCK
+    + r"(?P<offset>)(?P<zone>)"
+)
 # A row of `ipmitool sel list`, whose date has the month first (lib/ipmi_sel.c, ipmi_time.c:
 # %m/%d/%Y, and %x since 1.8.19), or that has none yet; with `-c` commas part its columns.
 _SEL_ROW = re.compile(
@@ -156,8 +162,8 @@ _TIME_ALONE = re.compile(
     r"(?:\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\])\s{1,4}(?=[^\s:])"
 )
 # Go's log package (`LstdFlags`) parts a date by slashes, and names no machine behind it; nor does
-# who writes a date in one piece.
-_BY_PROGRAM = re.compile(r"\d{4}/|\d{8}")
+# who writes a date in one piece, or the day first.
+_BY_PROGRAM = re.compile(r"\d{4}/|\d{8}|\d{1,2}-[A-Z][a-z]{2}-")
 _KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
 # Before the stamp: `*`, a sequence number or two (IOS counts what it sends, and with `service
 # sequence-numbers` what it says), `host:`, `host RP/0/RSP0/CPU0:` or `0/RP0/ADMIN0:` (Cisco's
@@ -207,12 +213,15 @@ _SEVERITY_WORD = re.compile(
     r"(" + "|".join(sorted(_SEVERITIES, key=len, reverse=True)) + r")(?=\s)(?! at \S+\.c:\d)\s+"
 )
 _TOKEN = re.compile(r"[^\s\[\]<>%(){}\"'=,;]+(?=\s|$)")
-# `ALML/4/VOL_FAIL:` is a mnemonic of Huawei's, and no program. In brackets: a child of systemd's
-# before it is another program, a worker of udev's.
+# `ALML/4/VOL_FAIL:` is a mnemonic of Huawei's, `CHASSISD_SNMP_TRAP7:` a tag of Junos', and no
+# program. In brackets: a child of systemd's before it is another program, a worker of udev's.
 _PROGRAM = re.compile(
-    r"(?P<name>(?![A-Z]\w{1,39}/[0-7]/)[A-Za-z_/][\w./#()@-]{0,79}|\([\w.:@-]{1,40}\)(?=\[\d))"
+    r"(?P<name>(?![A-Z]\w{1,39}/[0-7]/|[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,60}: )"
+    r"[A-Za-z_/][\w./#()@-]{0,79}|\([\w.:@-]{1,40}\)(?=\[\d))"
     r"(?:\[(?:\d+|[\w-]+)\])?:(?:\s|$)\s?"
 )
+# A daemon of Junos in the file of its traces, where the tag alone says who writes.
+_TAG_OF_DAEMON = re.compile(r"(?P<daemon>[A-Z][A-Z0-9]{1,11}D)_[A-Z0-9_]{2,60}: ")
 # Line cards of Junos, which name themselves without a colon.
 _LINE_CARD = re.compile(r"(?P<name>(?:fpc|c?feb|tfeb|ssb|spmb)\d{0,2})(?: (?P=name))? (?=\S)")
 # Junos' facility and severity before a message (`explicit-priority`), behind a program or the
@@ -257,8 +266,11 @@ _COPIED_FROM = re.compile(
     r"(?:\d{1,9}[:-])?(?=[\[<\w])|debug (?=\d{4}-\d\d-\d\dT)"
     r"|[a-z][\w.-]{1,60} {1,40}\| (?=\S)"
 )
-# CoreOS' capnslog, which Rook's operator writes with: the level and the package.
-_CAPNSLOG = re.compile(r"(?P<level>[CEWNIDT]) \| (?P<program>[a-z][\w./-]{1,60}): ")
+# CoreOS' capnslog, which Rook's operator writes with (capnslog/formatters.go: PrettyFormatter,
+# logmap.go): the place in the source when it debugs, the level and the package.
+_CAPNSLOG = re.compile(
+    r"(?:\[[\w.?-]{1,60}:\d{1,6}\] )?(?P<level>[CEWNIDT]) \| (?P<program>[a-z][\w./-]{1,60}): "
+)
 _CAPNSLOG_SEVERITIES = {"C": 2, "E": 3, "W": 4, "N": 5, "I": 6, "D": 7, "T": 7}
 # What has a header of its own and no wall time at its beginning (those: `_LEAD`), or is the
 # kernel's by its first words: dmesg's and journalctl's forms, a program with its process, a row of
@@ -426,7 +438,8 @@ def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
     """The wall-clock stamp at `start`, brackets of `dmesg -T` included."""
     bracket = text.startswith("[", start)
     begin = start + 1 if bracket else start
-    found = _BSD.match(text, begin) or _ISO.match(text, begin) or _BASIC.match(text, begin)
+    forms = (_BSD, _ISO, _BASIC, _DAY_FIRST)
+    found = next(filter(None, (form.match(text, begin) for form in forms)), None)
     if found is None:
         return None if bracket else _unix_stamp(text, begin)
     fields = found.groupdict()
@@ -721,6 +734,9 @@ def _take_program(rest: str, *, is_bare: bool) -> tuple[str, str]:
     message. `is_bare`: nothing stands before it."""
     if rest.startswith("kernel:"):
         return "kernel", rest[len("kernel:") :].removeprefix(" ")
+    tag = _TAG_OF_DAEMON.match(rest)
+    if tag is not None:
+        return tag["daemon"].lower(), rest
     found = _PROGRAM.match(rest) or _LINE_CARD.match(rest)
     if found is None or found["name"] in _MESSAGE_HEADS:
         return "", rest

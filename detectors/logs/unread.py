@@ -99,10 +99,12 @@ _NO_PROGRAM = re.compile(r"(?i)err(?:or)?|warn(?:ing)?|fatal|critical|alert|devi
 # The head of a line of klog or glog below an error, as programs of clusters print it.
 _GLOG_CALM = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.\d{3,9} +\d+ [\w./-]{1,80}:\d+\]")
 # How a driver or a subsystem of the kernel begins a message: its name, a device's after it
-# (pr_fmt, dev_printk, netdev_printk). Not so what the kernel passes on of programs.
+# (pr_fmt, dev_printk, netdev_printk), TTM's and DRM's in brackets. Not so what the kernel passes on
+# of programs.
 _OF_SUBSYSTEM = re.compile(
     r"(?!(?:audit|init|type|udevd|dracut\S*|SELinux|AppArmor|Command line|Kernel command line|PM)\b"
-    r"|page dumped|crashkernel )[a-zA-Z][\w/-]{1,23}(?: [\w.:-]{1,32}){0,2}: "
+    r"|page dumped|crashkernel )"
+    r"(?:[a-zA-Z][\w/-]{1,23}(?: [\w.:-]{1,32}){0,2}: |\[[A-Za-z][\w-]{1,15}\] )"
 )
 # Said of what works, though the name of a failure stands in it.
 _WELL = re.compile(

@@ -74,13 +74,24 @@ PROGRAMS = (
     ),
     *("ntpd", "ptp4l", "phc2sys", "edac*", "sel", "srvadmin*", "mr_monitor", "hpasm*"),
     # Rook's operator, which runs Ceph in Kubernetes (pkg/operator/ceph).
-    *("op-*", "cephclient", "ceph-cluster-controller"),
+    *("op-*", "cephclient"),
     # HPE's agents for ProLiant; object storage.
     *("hp-ams", "hp-health", "hpe-*", "amsd", "cma*", "minio"),
     *("irqbalance", "numad", "kdump*", "lm-sensors", "sensord", "systemd-modules-load"),
     # SONiC's containers and their programs (sonic-buildimage, dockers/), FRRouting.
     *("orchagent", "syncd", "xcvrd", "thermalctld", "psud", "pcied", "ledd", "chassisd"),
-    *("[!r]*syncd", "*mgrd", "*teamd", "teamd*", "bgpd", "zebra", "bfdd", "staticd", "lldpd"),
+    *(
+        "[!r]*syncd",
+        "*mgrd",
+        "*mgrdyn",
+        "*teamd",
+        "teamd*",
+        "bgpd",
+        "zebra",
+        "bfdd",
+        "staticd",
+        "lldpd",
+    ),
     *(
         "supervisord",
         "fpmsyncd",
@@ -207,7 +218,7 @@ ERROR_MARKS = (
     r"(?:Lustre|LNet|LustreError|LNetError): \d+:\d+:\(",
     # OpenSM (osm_log.h); Spectrum Scale (mmfs.log).
     r"(?:\d{6} \[[0-9A-F]{4,8}\] 0x\w\w -> )?\w{0,60}:? ?ERR [0-9A-F]{4}:",
-    r"\[[EX]\] ",
+    r"\[[AEX](?::\d{1,4})?\] ",
     # HPE's AOS-CX (Event Log Message Reference Guide).
     r"Event\|\d{1,5}\|LOG_(?:EMERG|ALERT|CRIT|ERR)\|",
     # Extreme's EXOS (EMS Messages Catalog), NVIDIA's Onyx and UFM.
@@ -249,7 +260,7 @@ ERROR_MARKS_ANYWHERE = (
     r"NVRM: ",
     r"L(?:ustre|Net): \d+:\d+:\(",
     r"NCCL WARN|UCX  (?:ERROR|FATAL|WARN)",
-    r"\bmmfs(?:\[\d+\])?: \[[EX]\] ",
+    r"\bmmfs(?:\[\d+\])?: \[[AEX](?::\d{1,4})?\] ",
     r"\bWARNING: ",
     r"\|LOG_(?:EMERG|ALERT|CRIT|ERR)\|",
     r"%%\d\d\w{1,40}/[0-3]/",

@@ -67,6 +67,8 @@ FORMS = [
     (f"2025-01-12T03:04:05.123456Z gn042 kernel: {XID}", "gn042", AT_MICROS, "", "kernel"),
     (f"Jan 12 03:04:05 gn042 kern.err kernel: {XID}", "gn042", AT, "", "kernel"),
     (f"Jan 12 03:04:05 gn042 local3.notice: xcvrd[7]: {XID}", "gn042", AT, "", "xcvrd"),
+    (f"12-Jan-2025 03:04:05 :{XID}", None, AT, "", ""),
+    (f"12-Jan-2025 03:04:05.123 general: {XID}", None, AT_MILLIS, "", "general"),
     (f"slurmctld-1  | munged: {XID}", None, NOW, "", "munged"),
     (f"2025-01-12 03:04:05 | mds-01. | kernel | {XID}", "mds-01", AT, "", "kernel"),
     (f"2025-01-12 03:04:05,123 - train.main - ERROR - {XID}", None, AT_MILLIS, "", "job"),
@@ -757,6 +759,15 @@ def test_a_row_of_a_tools_list_is_what_its_program_says(
 ) -> None:
     found = header(line)
     assert (found.host, found.program, found.body) == (host, program, body)
+
+
+def test_a_daemon_of_junos_is_named_by_its_tag_where_it_names_itself_nowhere_else() -> None:
+    found = header("Jan 12 03:04:05 CHASSISD_FRU_EVENT: it failed")
+    assert (found.host, found.program, found.body) == (
+        None,
+        "chassisd",
+        "CHASSISD_FRU_EVENT: it failed",
+    )
 
 
 def test_facility_and_level_behind_the_host_are_told_as_busybox_writes_them() -> None:
