@@ -76,6 +76,8 @@ PROGRAMS = (
     # Rook's operator, which runs Ceph in Kubernetes (pkg/operator/ceph).
     *("op-*", "cephclient"),
     # HPE's agents for ProLiant; object storage.
+    # AWS' and AMD's daemons for accelerators.
+    *("nrtd", "neuron-*", "gpuagent", "amd-*-exporter"),
     *("hp-ams", "hp-health", "hpe-*", "amsd", "cma*", "minio"),
     *("irqbalance", "numad", "kdump*", "lm-sensors", "sensord", "systemd-modules-load"),
     # SONiC's containers and their programs (sonic-buildimage, dockers/), FRRouting.
