@@ -133,7 +133,8 @@ _RFC5424 = re.compile(r"1 (?P<stamp>\S+) (?P<host>\S+) (?P<program>\S+) (?P<pid>
 _ELEMENT = re.compile(r'\[[^\s\]="]+(?: [^\s\]="]+="(?:[^"\\]|\\.)*")*\]')
 _BOOT = re.compile(r'\b_?(?:boot_id|BOOT_ID)="([0-9a-fA-F-]{32,36})"')
 _KERNEL = re.compile(
-    r"\[\s*(?:(\d{1,10}\.\d{3,9})\s?|\d{1,10}(?:\.\d{1,2}s?|s)|\+\d{1,6}\.\d{3,9}|[TC]\d{1,10})\]"
+    r"\[\s*(?:(\d{1,10}\.\d{3,9})(?:\s?| <\s*\d{1,9}\.\d{1,9}>)"
+    r"|\d{1,10}(?:\.\d{1,2}s?|s)|\+\d{1,6}\.\d{3,9}|[TC]\d{1,10})\]"
     r"(?:\s?\[\s*[TC]\d+\])?\s?"
 )
 # The thread or the processor that printed a message (CONFIG_PRINTK_CALLER), as `dmesg --ctime` of
@@ -262,9 +263,15 @@ _SHELL_HEAD = re.compile(
 # number of the line), what Ceph's daemons put before each in a container (log_stderr_prefix, as
 # cephadm and Rook set it), and the name of the container before Docker Compose's.
 _COPIED_FROM = re.compile(
-    r"(?=[\w.+@/-]{0,200}(?:messages|syslog|dmesg|\.log|\.gz|\.journal)\b)[\w.+@/-]{1,200}:"
-    r"(?:\d{1,9}[:-])?(?=[\[<\w])|debug (?=\d{4}-\d\d-\d\dT)"
+    r"(?=[\w.+@/-]{0,200}(?:messages|syslog|dmesg|\.log|\.gz|\.journal)\b)[\w.+@/-]{1,200}[:-]"
+    r"(?:\d{1,9}[:-])?(?=[\[<\w])|\d{1,9}[:-](?=[\[<A-Z]|\d{4}-)|debug (?=\d{4}-\d\d-\d\dT)"
     r"|[a-z][\w.-]{1,60} {1,40}\| (?=\S)"
+)
+# What a container's runtime writes before each line of its files: stamp, stream, whether the line
+# is whole (Kubernetes, staging/src/k8s.io/cri-client/pkg/logs/logs.go: parseCRILog).
+_CONTAINER = re.compile(
+    r"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}(?:Z|[+-]\d\d:\d\d))"
+    r" std(?:out|err) [FP] "
 )
 # CoreOS' capnslog, which Rook's operator writes with (capnslog/formatters.go: PrettyFormatter,
 # logmap.go): the place in the source when it debugs, the level and the package.
@@ -479,6 +486,9 @@ def parse_header(
     if pri is not None and int(pri[1]) < 192:
         return _from_syslog(text, pri, clock)
     text = _remove_file_name(text, clock)
+    container = _CONTAINER.match(text)
+    if container is not None:
+        return _from_container(text, container, clock)
     talos = _TALOS.match(text)
     if talos is not None:
         return _from_talos(text, talos, clock)
@@ -488,6 +498,15 @@ def parse_header(
         return _from_console(text, clock)
     header = _from_console(text[head.start("line") :], clock)
     return header if header.host else replace(header, host=head["host"])
+
+
+def _from_container(text: str, found: re.Match[str], clock: _Clock) -> Header:
+    """What the container's program wrote, by the runtime's time where it wrote none."""
+    header = _from_console(text[found.end() :], clock)
+    stamp = _stamp(found["stamp"], 0, clock)
+    if header.has_stamp or stamp is None:
+        return header
+    return replace(header, occurred_at=stamp.at, has_stamp=True)
 
 
 def _remove_file_name(text: str, clock: _Clock) -> str:

@@ -31,6 +31,24 @@ def header(
 
 # line, host, occurred_at, kernel_seconds, program
 FORMS = [
+    (f"[  390.306117 <    0.000123>] {XID}", None, NOW, "390.306117", ""),
+    (f"4711:Jan 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"4711-Jan 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"/var/log/messages-4711-Jan 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (
+        f"2025-01-12T03:04:05.123456789Z stderr F nvidia-persistenced: {XID}",
+        None,
+        AT_MICROS,
+        "",
+        "nvidia-persistenced",
+    ),
+    (
+        f"2025-01-12T03:04:09.1+00:00 stdout F Jan 12 03:04:05 gn042 kernel: {XID}",
+        "gn042",
+        AT,
+        "",
+        "kernel",
+    ),
     (f"Jan 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
     (f"Jan 12 03:04:05 gn042 kernel: [  390.306117] {XID}", "gn042", AT, "390.306117", "kernel"),
     (f"<4>Jan 12 03:04:05 gn042 kernel: [  390.306117] {XID}", "gn042", AT, "390.306117", "kernel"),
