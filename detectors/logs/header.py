@@ -319,6 +319,9 @@ _OF_RING = re.compile(
     r"(?P<name>systemd(?:-[a-z]{2,20}){0,3}|dracut[\w-]{0,30})\[\d{1,10}\]: "
     r"(?!segfault |general protection|trap |bad frame)"
 )
+# A slurmd beside others on one machine adds its node's name (slurm, src/slurmd/slurmd/slurmd.c:
+# MULTIPLE_SLURMD).
+_SLURMD_OF_NODE = "slurmd-"
 # What such a line's program counts as: not the kernel, which is meant where a line names none.
 _JOB = "job"
 # Levels before a message whose program wrote no name, as Slurm's daemons in the foreground.
@@ -766,7 +769,8 @@ def _take_program(rest: str, *, is_bare: bool) -> tuple[str, str]:
         or (is_bare and _is_no_program(found["name"]))
     ):
         return "", rest
-    return found["name"], rest[found.end() :]
+    name = "slurmd" if found["name"].startswith(_SLURMD_OF_NODE) else found["name"]
+    return name, rest[found.end() :]
 
 
 def _take_explicit_priority(

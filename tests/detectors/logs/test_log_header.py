@@ -31,6 +31,7 @@ def header(
 
 # line, host, occurred_at, kernel_seconds, program
 FORMS = [
+    ("slurmd-gn042: error: unable to open gres", None, NOW, "", "slurmd"),
     (f"[  390.306117 <    0.000123>] {XID}", None, NOW, "390.306117", ""),
     (f"4711:Jan 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
     (f"4711-Jan 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
