@@ -197,14 +197,6 @@ _FACILITY_LEVEL = re.compile(
     r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7])"
     r"\.(?P<level>emerg|alert|crit|err|error|warn|warning|notice|info|debug):? {1,4}(?=\S)"
 )
-# A host's name that was blackened before the line was passed on.
-_BLACKENED = re.compile(
-    r"<[A-Za-z][\w-]{1,30}> (?=kernel: |[A-Za-z_][\w./#@-]{1,60}\[\d{1,10}\]: )"
-)
-# Columns in which some sites keep what rsyslog's template gives: host and program.
-_COLUMNS = re.compile(
-    r"\| (?P<host>[A-Za-z0-9][\w.-]{0,62}) \| (?P<program>[A-Za-z_][\w./@-]{0,60}) \| {1,4}"
-)
 # Python's logging, as its documentation formats a line (howto/logging): who logs, the level.
 _PYTHON_LEVEL = re.compile(r"- [\w.-]{1,80} - (?P<level>CRITICAL|ERROR|WARNING|INFO|DEBUG) - ")
 # date(1), whose zone stands before the year, as scripts put it before their words.
@@ -255,7 +247,7 @@ _SUFFIX_REPEAT = re.compile(
 # digit, none of the marks of a program's, and is none of the programs that end in one.
 # Without a blank, where a program with its process follows, as people copy what grep(1) found.
 _SHELL_HEAD = re.compile(
-    r"(?!(?:python|perl|php|ruby|lua|tcl|gcc|clang|base|md|sha|bzip|su|fio)-?[\d.]+: )"
+    r"(?!(?:python|perl|php|ruby|lua|tcl|gcc|clang|base|md|sha|bzip|su|fio)-?[\d.]+: |slurmd-)"
     r"(?P<host>(?=[A-Za-z.-]{0,60}\d)[A-Za-z][A-Za-z0-9.-]{1,62})"
     r"(?:: |:(?=[a-z][\w-]{1,40}\[\d{1,10}\]: ))(?P<line>.)"
 )
@@ -448,8 +440,12 @@ def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
     """The wall-clock stamp at `start`, brackets of `dmesg -T` included."""
     bracket = text.startswith("[", start)
     begin = start + 1 if bracket else start
-    forms = (_BSD, _ISO, _BASIC, _DAY_FIRST)
-    found = next(filter(None, (form.match(text, begin) for form in forms)), None)
+    found = (
+        _BSD.match(text, begin)
+        or _ISO.match(text, begin)
+        or _BASIC.match(text, begin)
+        or _DAY_FIRST.match(text, begin)
+    )
     if found is None:
         return None if bracket else _unix_stamp(text, begin)
     fields = found.groupdict()
@@ -624,7 +620,9 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     if end == 0 and (time_alone := _TIME_ALONE.match(text)) is not None:
         end = time_alone.end()
     rest = text[end:].lstrip()
-    of_program = _from_logging(host, stamp, rest, clock)
+    # What has a priority went through syslog, and keeps the forms of files and terminals as text.
+    is_of_file = severity is None
+    of_program = _from_logging(host, stamp, rest, clock) if is_of_file else None
     if of_program is not None:
         return of_program
     if stamp is not None and stamp.is_dmesg:
@@ -632,13 +630,13 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     colon = stamp is not None and rest.startswith(":")
     if colon:
         rest = rest[1:].lstrip()
-    if host is not None and not colon and severity is None:
+    if host is not None and not colon and is_of_file:
         host, rest = _take_second_host(host, rest)
     elif host is None and not colon:
         is_of_program = _BY_PROGRAM.match(text) is not None or _DATE.match(text[:end]) is not None
         is_syslog = stamp is not None and not stamp.is_dmesg and not is_of_program
         host, rest = _take_host(rest, is_certain=is_syslog)
-    level = _FACILITY_LEVEL.match(rest) if stamp is not None else None
+    level = _FACILITY_LEVEL.match(rest) if is_of_file and stamp is not None else None
     if level is not None:
         severity = _SEVERITIES[level["level"].upper()]
         rest = rest[level.end() :]
@@ -664,8 +662,8 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
 def _from_logging(
     host: str | None, stamp: _Stamp | None, rest: str, clock: _Clock
 ) -> Header | None:
-    """What stands behind a stamp in the form of a library of programs: CoreOS' capnslog, Python's
-    logging, or in columns."""
+    """What stands behind a stamp in the form of a library of programs: CoreOS' capnslog or Python's
+    logging."""
     if stamp is None:
         return None
     capnslog = _CAPNSLOG.match(rest)
@@ -676,10 +674,6 @@ def _from_logging(
     if python is not None:
         severity = _SEVERITIES[python["level"]]
         return _finish(host, stamp.at, _JOB, rest[python.end() :], severity, clock)
-    columns = _COLUMNS.match(rest)
-    if columns is not None:
-        own, program = columns["host"].rstrip("."), columns["program"]
-        return _finish(own, stamp.at, program, rest[columns.end() :], None, clock)
     return None
 
 
@@ -719,7 +713,6 @@ def _take_host(rest: str, *, is_certain: bool) -> tuple[str | None, str]:
     """The host before the program. Where none is due (dmesg, no stamp), only one that stands before
     `kernel:`."""
     rest = _WORD_PRI.sub("", rest, count=1) if rest.startswith("<") else rest
-    rest = _BLACKENED.sub("", rest, count=1)
     token = _TOKEN.match(rest)
     if token is None or token[0].endswith(":") or token[0] in _SEVERITIES or _NO_HOST.match(rest):
         return None, rest
