@@ -225,7 +225,11 @@ _EXPLICIT_TAG = re.compile(
     r"%(?:AUTH(?:ORIZATION)?|CHANGE|CONFLICT|DAEMON|EXTERNAL|FIREWALL|INTERACT|KERN|LOCAL\d|PFE|USER)"
     r"-(?P<severity>[0-7])-(?!SYSTEM_MSG)(?=[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,60}: )"
 )
-_NAMED = re.compile(r"\S+\s+(?:kernel|[\w./#@-]+\[\d+\]|\([\w.:@-]{1,40}\)\[\d+\]):\s")
+# The severity's word, where SONiC's template has it, is enough as well.
+_NAMED = re.compile(
+    r"\S+\s+(?:(?:kernel|[\w./#@-]+\[\d+\]|\([\w.:@-]{1,40}\)\[\d+\]):\s"
+    r"|(?:EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG) [\w./#@-]{1,80}(?:\[\d+\])?: )"
+)
 # A driver before its PCI address, a repeat that names no host, OpenSM's microseconds and thread
 # (libopensm/osm_log.c), or what Ceph puts before its words in a daemon's own file and in the
 # cluster's (src/log/Log.cc, src/common/LogEntry.cc).

@@ -88,6 +88,7 @@ FORMS = [
     (f"Jan 12 03:04:05 gn042 local3.notice: xcvrd[7]: {XID}", "gn042", AT, "", "xcvrd"),
     (f"12-Jan-2025 03:04:05 :{XID}", None, AT, "", ""),
     (f"12-Jan-2025 03:04:05.123 general: {XID}", None, AT_MILLIS, "", "general"),
+    (f"leaf-03 ERR swss#orchagent: {XID}", "leaf-03", NOW, "", "swss#orchagent"),
     (f"slurmctld-1  | munged: {XID}", None, NOW, "", "munged"),
     (f"2025-01-12 03:04:05,123 - train.main - ERROR - {XID}", None, AT_MILLIS, "", "job"),
     (f"Sun Jan 12 03:04:05 UTC 2025 {XID}", None, AT, "", ""),

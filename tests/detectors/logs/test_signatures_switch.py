@@ -250,6 +250,12 @@ def test_what_the_maintainers_call_harmless_raises_nothing(text):
     assert facts(SONIC + text) == []
 
 
+@pytest.mark.parametrize(("speed", "is_fault"), [("0", True), ("-1", False)])
+def test_a_fan_that_turns_less_than_not_at_all_is_not_there(speed, is_fault):
+    line = f"ALERT pmon#sensord: Sensor alarm: Chip psu7-i2c-7-58: fan7: {speed} RPM [ALARM]"
+    assert bool(facts(SONIC + line)) == is_fault
+
+
 # The maintainers pass these over in their tests, too; by the code that prints them something is broken on a switch in use.
 @pytest.mark.parametrize(
     "text",
