@@ -646,7 +646,9 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
         rest = rest[level.end() :]
     own_name = _OWN_NAME.match(rest) if stamp is not None else None
     if own_name is not None:
-        host, rest = own_name["host"], rest[own_name.end() :]
+        # Of a line with a priority, the machine that sent it was told by its own header.
+        host = own_name["host"] if is_of_file or host is None else host
+        rest = rest[own_name.end() :]
     if stamp is not None and (inner := _inner_stamp(rest, clock)) is not None:
         stamp, rest = inner, rest[inner.end :].lstrip(" :")
     host, rest, word_severity = _take_priority(host, rest)

@@ -802,6 +802,11 @@ def test_the_name_that_a_switch_gives_itself_is_its_own_behind_a_relays_header()
     assert (found.host, found.occurred_at, found.body) == ("leaf-03", AT, "%A-3-B: it failed")
 
 
+def test_nobody_names_another_machine_behind_a_header_with_a_priority() -> None:
+    line = "<14>Jan 12 03:04:07 gn042 leaf-03: 2025 Jan 12 03:04:05 UTC: %A-3-B: it failed"
+    assert header(line).host == "gn042"
+
+
 def test_a_program_before_its_own_stamp_is_no_name_of_a_switch() -> None:
     found = header("Jan 12 03:04:05 leaf-03 syncd: 2025-01-12 03:04:05 it failed")
     assert (found.host, found.program) == ("leaf-03", "syncd")
