@@ -250,6 +250,20 @@ def test_what_the_maintainers_call_harmless_raises_nothing(text):
     assert facts(SONIC + text) == []
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_fault"),
+    [
+        ("linkFlapErrDisabled", True),
+        ("Link failure", True),
+        ("Link not connected", False),
+        ("XCVR not inserted", False),
+        ("Administratively down", False),
+    ],
+)
+def test_a_port_that_show_interface_calls_down_is_at_fault_where_something_broke(reason, is_fault):
+    assert bool(facts(f"Ethernet1/9 is down ({reason})")) == is_fault
+
+
 @pytest.mark.parametrize(("speed", "is_fault"), [("0", True), ("-1", False)])
 def test_a_fan_that_turns_less_than_not_at_all_is_not_there(speed, is_fault):
     line = f"ALERT pmon#sensord: Sensor alarm: Chip psu7-i2c-7-58: fan7: {speed} RPM [ALARM]"
