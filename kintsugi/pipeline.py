@@ -167,7 +167,9 @@ class Pipeline:
             states = [poll.state for poll in rounds]
             if polling.is_overtaken(chunk, states, every, now):
                 rounds, judgement = evaluate()
-            return self._store(rounds, judgement, now, chunk=chunk)
+            changes = self._store(rounds, judgement, now, chunk=chunk)
+        _look_again_soon(rounds, judgement, now)
+        return changes
 
     def poll_node(self, node: str) -> None:
         """One round of detectors on one node, now and in this process; ends at the first that
@@ -233,6 +235,7 @@ class Pipeline:
                 rounds, judgement = evaluate()
             is_report = report is not None
             changes = self._store(rounds, judgement, now, chunk=None, is_report=is_report)
+        _look_again_soon(rounds, judgement, now)
         self._follow_up(changes, now)
         return changes
 
@@ -424,8 +427,6 @@ class Pipeline:
             polling.finish(states, every[chunk.detector], now, chunk=chunk)
         else:
             polling.finish_out_of_turn(rounds[0].target.name, states, every, now)
-        if judgement.revived:
-            polling.schedule_answering(rounds[0].target.kind.value, judgement.revived, now)
         unread_lines.record(judgement.unread, now)
         if judgement.events:
             changes += incidents.ingest(judgement.events, now=now)
@@ -446,6 +447,12 @@ class Pipeline:
     def _notify_due(self, now: datetime) -> None:
         for notification_id in notifications.list_due(now):
             self.queue.notify(notification_id)
+
+
+def _look_again_soon(rounds: Sequence[Round], judgement: Judgement, now: datetime) -> None:
+    """By all detectors at what answers again."""
+    if judgement.revived:
+        polling.schedule_answering(rounds[0].target.kind.value, judgement.revived, now)
 
 
 def _is_clock_doubted() -> bool:

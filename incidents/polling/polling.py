@@ -517,9 +517,17 @@ def end(chunk: Chunk, every: timedelta, now: datetime, *, not_asked: Collection[
 
 
 def schedule_answering(kind: str, targets: Sequence[str], now: datetime) -> None:
-    """These targets answer again: detectors that had given them up look soon."""
+    """These targets answer again: detectors that had given them up look soon.
+
+    After the round's transaction: two rounds of one target that end at once would each wait for
+    the row that the other one has locked.
+    """
     given_up = Poll.objects.filter(next_poll_at__isnull=False, failures__gt=0)
-    given_up.filter(kind=kind, target__in=targets).update(failures=0, next_poll_at=now)
+    of_targets = given_up.filter(kind=kind, target__in=targets)
+    with transaction.atomic():
+        # In the order of all who lock several.
+        locked = list(of_targets.order_by("pk").select_for_update().values_list("pk", flat=True))
+        Poll.objects.filter(pk__in=locked).update(failures=0, next_poll_at=now)
 
 
 # One target, or all of one kind
