@@ -417,10 +417,9 @@ class Pipeline:
         is_report: bool = False,
     ) -> list[Change]:
         """In the caller's transaction: what is remembered, when the next look comes, what became of
-        the events."""
+        the events. What may take the lock of placement comes last."""
         if not rounds:
             return []
-        changes = store_judgement(judgement, now, may_move_parts=not is_report)
         states = [poll.state for poll in rounds]
         every = {poll.detector.name: self._watch.get_period(poll.detector) for poll in rounds}
         if chunk is not None:
@@ -428,6 +427,7 @@ class Pipeline:
         else:
             polling.finish_out_of_turn(rounds[0].target.name, states, every, now)
         unread_lines.record(judgement.unread, now)
+        changes = store_judgement(judgement, now, may_move_parts=not is_report)
         if judgement.events:
             changes += incidents.ingest(judgement.events, now=now)
         return changes

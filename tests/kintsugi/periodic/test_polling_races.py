@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from detectors.detector import Unreachable
 from incidents.db import upsert
@@ -63,3 +64,15 @@ def test_two_detectors_of_a_node_that_is_back_wait_for_each_other_at_no_row() ->
         thread.join(patient(60))
     assert errors == []
     assert not Poll.objects.filter(failures__gt=0).exists()
+
+
+def test_a_round_writes_its_own_rows_before_it_takes_the_lock_of_placement() -> None:
+    """Who holds that lock may wait for none of them."""
+    house = House(Told({"gn001": [("node.serial", "4711"), ("told.errors", 7)]}), nodes=1)
+    with CaptureQueriesContext(connection) as sent:
+        house.rounds(2)
+    statements = [query["sql"] for query in sent.captured_queries]
+    locks = [number for number, sql in enumerate(statements) if "pg_advisory_xact_lock" in sql]
+    writes = [number for number, sql in enumerate(statements) if 'INTO "incidents_poll"' in sql]
+    assert writes
+    assert writes[-1] < locks[-1]
