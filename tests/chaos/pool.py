@@ -46,6 +46,7 @@ FROM_OUTSIDE = 0.3
 # A worker that dies leaves its lease, and perhaps a scontrol: the clock is turned only when all has
 # been still so long.
 STILL_FOR_S = 1.0
+_LONGEST_LEAP = timedelta(hours=1)
 
 
 class Pool:
@@ -89,12 +90,21 @@ class Pool:
             if is_due:
                 still_since = time.monotonic()
             elif self._may_turn() and time.monotonic() - still_since > STILL_FOR_S:
-                self.site.turn(LEASE + timedelta(seconds=1))
+                self.site.turn(self._get_leap())
                 still_since = time.monotonic()
             self._tend()
             time.sleep(0.02)
         for child in self.children:
             os.kill(child, signal.SIGKILL)
+
+    def _get_leap(self) -> timedelta:
+        """Past every lease, and to the moment for which the next run waits; an hour at most."""
+        shortest = LEASE + timedelta(seconds=1)
+        waking = Run.objects.filter(wake_at__isnull=False).order_by("wake_at")
+        next_at = waking.values_list("wake_at", flat=True).first()
+        if next_at is None:
+            return shortest
+        return min(max(shortest, next_at - self.site.now()), _LONGEST_LEAP)
 
     def _may_turn(self) -> bool:
         return (self.home / "may_turn").exists()
