@@ -637,7 +637,8 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     if host is not None and not colon and is_of_file:
         host, rest = _take_second_host(host, rest)
     elif host is None and not colon:
-        is_of_program = _BY_PROGRAM.match(text) is not None or _DATE.match(text[:end]) is not None
+        is_of_script = is_of_file and _DATE.match(text[:end]) is not None
+        is_of_program = is_of_script or _BY_PROGRAM.match(text) is not None
         is_syslog = stamp is not None and not stamp.is_dmesg and not is_of_program
         host, rest = _take_host(rest, is_certain=is_syslog)
     level = _FACILITY_LEVEL.match(rest) if is_of_file and stamp is not None else None
