@@ -207,8 +207,11 @@ def test_what_failed_stands_in_the_file_that_is_named_with_how_it_ended(
         "def test_one(): pass\ndef test_two(): assert 4 == 5\ndef test_three(broken): pass"
     )
     run = [sys.executable, "-m", "pytest", "-p", "tests.tiers", "-p", "no:django"]
-    pytester.run(*run, "--failures-to", "failed").assert_outcomes(passed=1, failed=1, errors=1)
-    failed = (pytester.path / "failed").read_text()
+    file = pytester.path / "failed"
+    # Behind a blank pytest takes a file that exists for one that it is to run.
+    file.touch()
+    pytester.run(*run, f"--failures-to={file}").assert_outcomes(passed=1, failed=1, errors=1)
+    failed = file.read_text()
     assert "::test_two\n" in failed
     assert "assert 4 == 5" in failed
     assert "::test_three\n" in failed
