@@ -207,11 +207,12 @@ _SEVERITY_WORD = re.compile(
 )
 _TOKEN = re.compile(r"[^\s\[\]<>%(){}\"'=,;]+(?=\s|$)")
 # `ALML/4/VOL_FAIL:` is a mnemonic of Huawei's, `CHASSISD_SNMP_TRAP7:` a tag of Junos', and no
-# program. In brackets: a child of systemd's before it is another program, a worker of udev's.
+# program. In brackets: a child of systemd's before it is another program, a worker of udev's; of
+# linuxptp's programs how long the machine runs (print.c).
 _PROGRAM = re.compile(
     r"(?P<name>(?![A-Z]\w{1,39}/[0-7]/|[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,60}: )"
     r"[A-Za-z_/][\w./#()@-]{0,79}|\([\w.:@-]{1,40}\)(?=\[\d))"
-    r"(?:\[(?:\d+|[\w-]+)\])?:(?:\s|$)\s?"
+    r"(?:\[(?:\d+(?:\.\d{3})?|[\w-]+)\])?:(?:\s|$)\s?"
 )
 # A daemon of Junos in the file of its traces, where the tag alone says who writes.
 _TAG_OF_DAEMON = re.compile(r"(?P<daemon>[A-Z][A-Z0-9]{1,11}D)_[A-Z0-9_]{2,60}: ")

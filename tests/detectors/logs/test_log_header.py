@@ -31,6 +31,7 @@ def header(
 
 # line, host, occurred_at, kernel_seconds, program
 FORMS = [
+    (f"ptp4l[4711.123]: {XID}", None, NOW, "", "ptp4l"),
     (f"slurmd-gn042: {XID}", None, NOW, "", "slurmd"),
     (f"[  390.306117 <    0.000123>] {XID}", None, NOW, "390.306117", ""),
     (f"4711:Jan 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
