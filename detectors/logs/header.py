@@ -372,6 +372,16 @@ class _Stamp(NamedTuple):
     is_dmesg: bool  # brackets or a decimal comma: dmesg, which names no host
 
 
+class _Lead(NamedTuple):
+    """What stands before all else, up to `end`: when, the ring's own time as it is written, and
+    the node's name of pdsh or clush."""
+
+    host: str | None
+    stamp: _Stamp | None
+    kernel: str
+    end: int
+
+
 @dataclass(frozen=True)
 class _Clock:
     """What a stamp without year or zone is read by."""
@@ -605,66 +615,98 @@ def _from_list(text: str, row: re.Match[str], clock: _Clock) -> Header:
 
 
 def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
+    """A line whose stamp, machine and program stand before its words, each or none of them."""
     kmsg = _KMSG.match(text)
     if kmsg is not None:
-        micros = int(kmsg[2])
-        body = f"[{micros // 1_000_000}.{micros % 1_000_000:06d}] {text[kmsg.end() :]}"
-        facility, severity = divmod(int(kmsg[1]), 8)
-        header = _finish(None, None, "kernel", body, severity, clock)
-        return replace(header, facility=facility)
-    host, stamp = _leading_stamp(text, clock)
-    kernel, end = "", stamp.end if stamp else 0
-    # pdsh's and clush's name of the node before a line of `dmesg -T`.
-    is_of_shell = host is not None
-    is_bare = stamp is None and severity is None
-    if stamp is None and (printk := _KERNEL.match(text)) is not None:
-        kernel, end = printk[0], printk.end()
-    elif stamp is None:
-        stamp = _dmesg_minute(text, clock)
-        end = stamp.end if stamp else 0
-    if end == 0 and (time_alone := _TIME_ALONE.match(text)) is not None:
-        end = time_alone.end()
-    rest = text[end:].lstrip()
+        return _from_kmsg(text, kmsg, clock)
     # What has a priority went through syslog, and keeps the forms of files and terminals as text.
     is_of_file = severity is None
-    of_program = _from_logging(host, stamp, rest, clock) if is_of_file else None
+    lead = _take_lead(text, clock)
+    stamp, rest = lead.stamp, text[lead.end :].lstrip()
+    of_program = _from_logging(lead.host, stamp, rest, clock) if is_of_file else None
     if of_program is not None:
         return of_program
+    is_bare = is_of_file and stamp is None
     if stamp is not None and stamp.is_dmesg:
         rest = _CALLER.sub("", rest)
-    colon = stamp is not None and rest.startswith(":")
-    if colon:
-        rest = rest[1:].lstrip()
-    if host is not None and not colon and is_of_file:
-        host, rest = _take_second_host(host, rest)
-    elif host is None and not colon:
-        is_of_script = is_of_file and _DATE.match(text[:end]) is not None
-        is_of_program = is_of_script or _BY_PROGRAM.match(text) is not None
-        is_syslog = stamp is not None and not stamp.is_dmesg and not is_of_program
-        host, rest = _take_host(rest, is_certain=is_syslog)
-    level = _FACILITY_LEVEL.match(rest) if is_of_file and stamp is not None else None
-    if level is not None:
-        severity = _SEVERITIES[level["level"].upper()]
-        rest = rest[level.end() :]
-    own_name = _OWN_NAME.match(rest) if stamp is not None else None
-    if own_name is not None:
-        # Of a line with a priority, the machine that sent it was told by its own header.
-        host = own_name["host"] if is_of_file or host is None else host
-        rest = rest[own_name.end() :]
-    if stamp is not None and (inner := _inner_stamp(rest, clock)) is not None:
-        stamp, rest = inner, rest[inner.end :].lstrip(" :")
+    host, rest = _take_machine(text, lead, rest, is_of_file=is_of_file)
+    facility = None
+    if stamp is not None and is_of_file:
+        facility, severity, rest = _take_facility(rest)
+    if stamp is not None:
+        host, stamp, rest = _take_own_header(host, stamp, rest, clock, is_of_file=is_of_file)
     host, rest, word_severity = _take_priority(host, rest)
     severity = severity if word_severity is None else word_severity
     # What the kernel's ring holds is the kernel's text, `systemd[1]: ...` too: one line gets one
     # key by every path.
-    is_ring = bool(kernel) or (stamp is not None and stamp.is_dmesg)
-    if is_ring and (host is None or is_of_shell):
+    is_ring = bool(lead.kernel) or (stamp is not None and stamp.is_dmesg)
+    if is_ring and (host is None or lead.host is not None):
         program, body = "", rest
     else:
         program, body = _take_program(rest, is_bare=is_bare and host is None)
     occurred_at = stamp.at if stamp else None
-    header = _finish(host, occurred_at, program, kernel + body, severity, clock)
-    return header if level is None else replace(header, facility=_FACILITIES[level["facility"]])
+    header = _finish(host, occurred_at, program, lead.kernel + body, severity, clock)
+    return header if facility is None else replace(header, facility=facility)
+
+
+def _from_kmsg(text: str, found: re.Match[str], clock: _Clock) -> Header:
+    """A record of /dev/kmsg, and of netconsole in its longer form."""
+    micros = int(found[2])
+    body = f"[{micros // 1_000_000}.{micros % 1_000_000:06d}] {text[found.end() :]}"
+    facility, severity = divmod(int(found[1]), 8)
+    header = _finish(None, None, "kernel", body, severity, clock)
+    return replace(header, facility=facility)
+
+
+def _take_lead(text: str, clock: _Clock) -> _Lead:
+    host, stamp = _leading_stamp(text, clock)
+    if stamp is not None:
+        return _Lead(host, stamp, "", stamp.end)
+    printk = _KERNEL.match(text)
+    if printk is not None:
+        return _Lead(None, None, printk[0], printk.end())
+    minute = _dmesg_minute(text, clock)
+    if minute is not None:
+        return _Lead(None, minute, "", minute.end)
+    time_alone = _TIME_ALONE.match(text)
+    return _Lead(None, None, "", time_alone.end() if time_alone else 0)
+
+
+def _take_machine(text: str, lead: _Lead, rest: str, *, is_of_file: bool) -> tuple[str | None, str]:
+    """The machine behind the stamp, or the one that pdsh or clush has named."""
+    stamp = lead.stamp
+    if stamp is not None and rest.startswith(":"):
+        return lead.host, rest[1:].lstrip()
+    if lead.host is not None:
+        return _take_second_host(lead.host, rest) if is_of_file else (lead.host, rest)
+    is_of_script = is_of_file and _DATE.match(text[: lead.end]) is not None
+    is_of_program = is_of_script or _BY_PROGRAM.match(text) is not None
+    is_syslog = stamp is not None and not stamp.is_dmesg and not is_of_program
+    return _take_host(rest, is_certain=is_syslog)
+
+
+def _take_facility(rest: str) -> tuple[int | None, int | None, str]:
+    """Facility and severity by name, and what is behind them."""
+    found = _FACILITY_LEVEL.match(rest)
+    if found is None:
+        return None, None, rest
+    severity = _SEVERITIES[found["level"].upper()]
+    return _FACILITIES[found["facility"]], severity, rest[found.end() :]
+
+
+def _take_own_header(
+    host: str | None, stamp: _Stamp, rest: str, clock: _Clock, *, is_of_file: bool
+) -> tuple[str | None, _Stamp, str]:
+    """The name and the stamp that a device wrote itself, behind those of a relay."""
+    own_name = _OWN_NAME.match(rest)
+    if own_name is not None:
+        # Of a line with a priority, the machine that sent it was told by its own header.
+        host = own_name["host"] if is_of_file or host is None else host
+        rest = rest[own_name.end() :]
+    inner = _inner_stamp(rest, clock)
+    if inner is None:
+        return host, stamp, rest
+    return host, inner, rest[inner.end :].lstrip(" :")
 
 
 def _from_logging(
