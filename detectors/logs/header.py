@@ -455,12 +455,8 @@ def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
     """The wall-clock stamp at `start`, brackets of `dmesg -T` included."""
     bracket = text.startswith("[", start)
     begin = start + 1 if bracket else start
-    found = (
-        _BSD.match(text, begin)
-        or _ISO.match(text, begin)
-        or _BASIC.match(text, begin)
-        or _DAY_FIRST.match(text, begin)
-    )
+    usual = _BSD.match(text, begin) or _ISO.match(text, begin)
+    found = usual or _BASIC.match(text, begin) or _DAY_FIRST.match(text, begin)
     if found is None:
         return None if bracket else _unix_stamp(text, begin)
     fields = found.groupdict()
