@@ -18,6 +18,7 @@ from detectors import resources
 from incidents.db import upsert
 from incidents.inventory import graphs, part_history
 from incidents.inventory.part_history import Sighting
+from incidents.inventory.plan import Difference, Plan, format_value
 from incidents.models import (
     Alias,
     Cable,
@@ -63,20 +64,6 @@ _Ends = tuple[str, str]
 
 
 @dataclass
-class Difference:
-    """What an import does: one line each. `gone` stands in the database but not in the files; it
-    stays."""
-
-    added: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.added or self.changed)
-
-
-@dataclass
 class _Wanted:
     """What one table should hold. `learnt` fields are left as they are where the files say nothing
     of them."""
@@ -90,41 +77,53 @@ def apply(topology: Topology, now: datetime, *, is_dry_run: bool = False) -> Dif
     """Brings the database up to the inventory; applying it again changes nothing.
 
     A provisional machine that the inventory names becomes a known one. `is_dry_run` only tells.
+    Raises InventoryError when a value does not fit into its column.
     """
-    difference = Difference()
+    # Without a lock: reading 10,000 nodes takes seconds in which no fault could be placed.
+    plan = _plan(topology, now)
+    plan.check()
+    sightings = _list_sightings(topology)
+    is_in_place = plan.difference.is_empty and part_history.is_settled(sightings, now)
+    if is_dry_run or is_in_place:
+        return plan.difference
     with transaction.atomic():
-        # Before the rows of machines, as everywhere.
+        # Before the rows of machines, as everywhere; what was written since is read again.
         upsert.lock_placement()
-        nodes = _apply_nodes(topology, now, difference)
-        switches = _apply_switches(topology, now, difference)
-        _apply_node_parts(topology, nodes, difference)
-        _apply_modules(topology, switches, difference)
-        _apply_cables(topology, difference)
-        _apply_ports(topology, switches, difference)
-        _apply_places(topology, difference)
-        _apply_aliases(topology, difference)
-        part_history.settle(_list_sightings(topology), now, why="the inventory says so")
-        if difference.added or difference.changed:
+        plan = _plan(topology, now)
+        plan.write()
+        part_history.settle(sightings, now, why="the inventory says so")
+        if not plan.difference.is_empty:
             graphs.mark_changed()
-        if is_dry_run:
-            transaction.set_rollback(True)
     graphs.forget()
-    return difference
+    return plan.difference
 
 
-def _apply_nodes(topology: Topology, now: datetime, difference: Difference) -> dict[str, Node]:
+def _plan(topology: Topology, now: datetime) -> Plan:
+    """Compares the inventory with the database. Reads only."""
+    plan = Plan()
+    nodes = _plan_nodes(topology, now, plan)
+    switches = _plan_switches(topology, now, plan)
+    _plan_node_parts(topology, nodes, plan)
+    modules = _plan_modules(topology, switches, plan)
+    _plan_cables(topology, plan)
+    _plan_ports(topology, switches, modules, plan)
+    _plan_places(topology, plan)
+    _plan_aliases(topology, plan)
+    return plan
+
+
+def _plan_nodes(topology: Topology, now: datetime, plan: Plan) -> dict[str, Node]:
     known = {node.name: node for node in Node.objects.all()}
     fresh = [_make_node(place, now) for place in topology.nodes if place.name not in known]
-    Node.objects.bulk_create(fresh)
-    difference.added += [f"node {node.name}" for node in fresh]
+    plan.add("node", fresh)
     for place in topology.nodes:
         node = known.get(place.name)
         if node is not None:
-            _update_machine(node, _get_node_values(place), f"node {place.name}", now, difference)
+            _plan_machine(node, _get_node_values(place), f"node {place.name}", now, plan)
     if any(place.given is None for place in topology.nodes):
         listed = {place.name for place in topology.nodes}
         gone = [node for node in known.values() if _is_gone(node, listed)]
-        difference.gone += [f"node {node.name}" for node in gone]
+        plan.difference.gone += [f"node {node.name}" for node in gone]
     return {**known, **{node.name: node for node in fresh}}
 
 
@@ -165,7 +164,7 @@ def _get_kept_node_fields(place: NodePlace) -> set[str]:
     return kept
 
 
-def _apply_switches(topology: Topology, now: datetime, difference: Difference) -> dict[str, Switch]:
+def _plan_switches(topology: Topology, now: datetime, plan: Plan) -> dict[str, Switch]:
     known = {switch.name: switch for switch in Switch.objects.all()}
     fresh = []
     for place in topology.switches:
@@ -173,16 +172,15 @@ def _apply_switches(topology: Topology, now: datetime, difference: Difference) -
             values = _get_switch_values(place)
             switch = Switch(name=place.name, in_service_since=now, is_provisional=False, **values)
             fresh.append(switch)
-    Switch.objects.bulk_create(fresh)
-    difference.added += [f"switch {switch.name}" for switch in fresh]
+    plan.add("switch", fresh)
     for place in topology.switches:
         row = known.get(place.name)
         if row is not None:
-            _update_machine(row, _get_switch_values(place), f"switch {place.name}", now, difference)
+            _plan_machine(row, _get_switch_values(place), f"switch {place.name}", now, plan)
     listed = {place.name for place in topology.switches}
     if listed:
         gone = [switch for switch in known.values() if _is_gone(switch, listed)]
-        difference.gone += [f"switch {switch.name}" for switch in gone]
+        plan.difference.gone += [f"switch {switch.name}" for switch in gone]
     return {**known, **{switch.name: switch for switch in fresh}}
 
 
@@ -193,32 +191,13 @@ def _get_switch_values(place: SwitchPlace) -> dict[str, Any]:
     return values
 
 
-def _update_machine(
-    row: Node | Switch, values: dict[str, Any], title: str, now: datetime, difference: Difference
+def _plan_machine(
+    row: Node | Switch, values: dict[str, Any], title: str, now: datetime, plan: Plan
 ) -> None:
-    """Writes what differs. A machine that only spoke to us so far is in service from now on."""
+    """A machine that only spoke to us so far is in service from now on."""
     if row.is_provisional:
         values = {**values, "is_provisional": False, "in_service_since": now}
-    _update(row, values, title, difference)
-
-
-def _update(
-    row: models.Model, values: Mapping[str, Any], title: str, difference: Difference
-) -> None:
-    changed = {name: value for name, value in values.items() if getattr(row, name) != value}
-    if not changed:
-        return
-    steps = []
-    for name, value in changed.items():
-        old = _format_value(getattr(row, name))
-        steps.append(f"{name} {old} -> {_format_value(value)}")
-        setattr(row, name, value)
-    difference.changed.append(f"{title}: {', '.join(steps)}")
-    row.save(update_fields=list(changed))
-
-
-def _format_value(value: object) -> str:
-    return "unknown" if value is None else repr(value)
+    plan.update(row, values, title)
 
 
 def _is_gone(row: Node | Switch, listed: set[str]) -> bool:
@@ -229,11 +208,9 @@ def _get_stored_form(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _add_and_update(
-    known: dict[Any, Any], wanted: _Wanted, make: Any, difference: Difference
-) -> list[Any]:
+def _plan_table(known: dict[Any, Any], wanted: _Wanted, make: Any, plan: Plan) -> list[Any]:
     """Adds and updates rows by key. `make(key, values)` makes an unsaved row; returns those that
-    were added."""
+    are added."""
     fresh = []
     for key, values in wanted.rows.items():
         row = known.get(key)
@@ -244,14 +221,12 @@ def _add_and_update(
         for name, value in values.items():
             if name not in wanted.learnt or value not in ("", None):
                 given[name] = value
-        _update(row, given, f"{wanted.kind} {row}", difference)
-    if fresh:
-        type(fresh[0]).objects.bulk_create(fresh)
-    difference.added += [f"{wanted.kind} {row}" for row in fresh]
+        plan.update(row, given, f"{wanted.kind} {row}")
+    plan.add(wanted.kind, fresh)
     return fresh
 
 
-def _apply_node_parts(topology: Topology, nodes: dict[str, Node], difference: Difference) -> None:
+def _plan_node_parts(topology: Topology, nodes: dict[str, Node], plan: Plan) -> None:
     """GPUs, NVSwitches and NICs. What a poll may have learnt stays where the files leave it out."""
     gpus = _Wanted("node", learnt=frozenset({"uuid", "serial"}))
     nvswitches = _Wanted("node", learnt=frozenset({"uuid", "serial"}))
@@ -273,12 +248,12 @@ def _apply_node_parts(topology: Topology, nodes: dict[str, Node], difference: Di
     for wanted, table, key, field_name in kinds:
         rows = table.objects.select_related("node")
         known = {(row.node.name, getattr(row, key)): row for row in rows}
-        _add_and_update(known, wanted, _get_part_maker(table, key, nodes), difference)
+        _plan_table(known, wanted, _get_part_maker(table, key, nodes), plan)
         # A row without any part of the kind says nothing of them: the machines are asked.
         listing = {place.name for place in topology.nodes if _has_list(place, field_name)}
         for (node_name, name), row in known.items():
             if node_name in listing and (node_name, name) not in wanted.rows:
-                difference.gone.append(f"{wanted.kind} {row}")
+                plan.difference.gone.append(f"{wanted.kind} {row}")
 
 
 def _get_nic_values(nic: NicPlace, *, is_observed: bool) -> dict[str, Any]:
@@ -301,21 +276,24 @@ def _get_part_maker(table: Any, key: str, machines: Mapping[str, models.Model]) 
     return lambda at, values: table(**{owner: machines[at[0]], key: at[1]}, **values)
 
 
-def _apply_modules(topology: Topology, switches: dict[str, Switch], difference: Difference) -> None:
+def _plan_modules(
+    topology: Topology, switches: dict[str, Switch], plan: Plan
+) -> dict[tuple[str, str], Module]:
+    """Returns all modules, by switch and name."""
     wanted = _Wanted("switch", learnt=frozenset({"serial"}))
     for module in topology.modules:
         values = {"kind": module.kind, "lanes": module.lanes, "serial": module.serial}
         wanted.rows[(module.switch, module.name)] = values
     known = {(row.switch.name, row.name): row for row in Module.objects.select_related("switch")}
-    _add_and_update(known, wanted, _get_part_maker(Module, "name", switches), difference)
-    if not wanted.rows:
-        return
-    for place, row in known.items():
-        if place not in wanted.rows:
-            difference.gone.append(f"switch {row}")
+    fresh = _plan_table(known, wanted, _get_part_maker(Module, "name", switches), plan)
+    if wanted.rows:
+        for place, row in known.items():
+            if place not in wanted.rows:
+                plan.difference.gone.append(f"switch {row}")
+    return {**known, **{(row.switch.name, row.name): row for row in fresh}}
 
 
-def _apply_cables(topology: Topology, difference: Difference) -> None:
+def _plan_cables(topology: Topology, plan: Plan) -> None:
     """Adds the cables that are new, and replaces those that were moved or run at another speed."""
     known = {(cable.a, cable.b): cable for cable in Cable.objects.all()}
     speeds = _get_cable_speeds(topology, known)
@@ -326,20 +304,16 @@ def _apply_cables(topology: Topology, difference: Difference) -> None:
     outdated = [cable for cable in listed if _is_outdated(cable, speeds[cable.a, cable.b])]
 
     new_ends = sorted(set(speeds) - set(known))
-    fresh = [Cable(a=a, b=b, speed_gbps=speeds[a, b]) for a, b in new_ends]
-    replacements = []
-    for cable in outdated:
-        speed = speeds[cable.a, cable.b]
-        replacements.append(Cable(a=cable.a, b=cable.b, speed_gbps=speed))
-    replaced = [cable.pk for cable in [*moved, *outdated]]
-    Cable.objects.filter(pk__in=replaced).delete()
-    Cable.objects.bulk_create([*fresh, *replacements])
-
-    difference.added += [f"cable {cable}" for cable in fresh]
+    plan.add("cable", [Cable(a=a, b=b, speed_gbps=speeds[a, b]) for a, b in new_ends])
+    difference = plan.difference
     difference.changed += [f"cable {cable} was moved" for cable in moved]
-    for cable, replacement in zip(outdated, replacements, strict=True):
-        old = _format_value(cable.speed_gbps)
-        new = _format_value(replacement.speed_gbps)
+    writes = plan.get_writes(Cable)
+    writes.deleted += [*moved, *outdated]
+    for cable in outdated:
+        replacement = Cable(a=cable.a, b=cable.b, speed_gbps=speeds[cable.a, cable.b])
+        writes.fresh.append(replacement)
+        old = format_value(cable.speed_gbps)
+        new = format_value(replacement.speed_gbps)
         difference.changed.append(f"cable {cable}: {old} -> {new} Gb/s")
     # A machine that we looked at may be deaf on one port: only files tell that a cable is gone.
     is_observed = any(node.is_observed for node in topology.nodes)
@@ -361,7 +335,12 @@ def _is_outdated(cable: Cable, speed_gbps: int | None) -> bool:
     return speed_gbps is not None and cable.speed_gbps != speed_gbps
 
 
-def _apply_ports(topology: Topology, switches: dict[str, Switch], difference: Difference) -> None:
+def _plan_ports(
+    topology: Topology,
+    switches: dict[str, Switch],
+    modules: Mapping[tuple[str, str], Module],
+    plan: Plan,
+) -> None:
     """Ports of cables, of modules, and those that are declared; a declared speed goes before the
     cable's."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -372,33 +351,32 @@ def _apply_ports(topology: Topology, switches: dict[str, Switch], difference: Di
                 rows[(switch, name)] = {}
                 if cable.speed_gbps is not None:
                     rows[(switch, name)]["speed_gbps"] = cable.speed_gbps
-    modules = {(row.switch.name, row.name): row for row in Module.objects.select_related("switch")}
     for module in topology.modules:
         lanes = module.lanes // len(module.ports)
-        module_id = modules[(module.switch, module.name)].pk
+        row = modules[(module.switch, module.name)]
         for number, name in enumerate(module.ports):
             values = rows.setdefault((module.switch, name), {})
-            values.update(module_id=module_id, first_lane=number * lanes, lanes=lanes)
+            values.update(module=row, first_lane=number * lanes, lanes=lanes)
     for port in topology.ports:
         declared = {name: getattr(port, name) for name in _PORT_FIELDS}
         given = {name: value for name, value in declared.items() if value not in (None, "")}
         rows.setdefault((port.switch, port.name), {}).update(given)
-    known = {(row.switch.name, row.name): row for row in Port.objects.select_related("switch")}
-    _add_and_update(
-        known, _Wanted("port", rows), _get_part_maker(Port, "name", switches), difference
-    )
+    known = {}
+    for known_port in Port.objects.select_related("switch", "module"):
+        known[(known_port.switch.name, known_port.name)] = known_port
+    _plan_table(known, _Wanted("port", rows), _get_part_maker(Port, "name", switches), plan)
 
 
-def _apply_places(topology: Topology, difference: Difference) -> None:
+def _plan_places(topology: Topology, plan: Plan) -> None:
     """Racks, feeds, storage paths and what is declared of roles."""
-    _apply_table("feed", PowerFeed, ("name",), topology.feeds, difference)
-    _apply_table("rack", Rack, ("name",), topology.racks, difference)
-    _apply_table("mount", StoragePath, ("mount",), topology.storage, difference)
-    _apply_table("expectation", Expectation, ("kind", "role"), topology.roles, difference)
+    _plan_table_of_places("feed", PowerFeed, ("name",), topology.feeds, plan)
+    _plan_table_of_places("rack", Rack, ("name",), topology.racks, plan)
+    _plan_table_of_places("mount", StoragePath, ("mount",), topology.storage, plan)
+    _plan_table_of_places("expectation", Expectation, ("kind", "role"), topology.roles, plan)
 
 
-def _apply_table(
-    kind: str, table: Any, key: tuple[str, ...], places: Sequence[Any], difference: Difference
+def _plan_table_of_places(
+    kind: str, table: Any, key: tuple[str, ...], places: Sequence[Any], plan: Plan
 ) -> None:
     """A table with a column for each field of its places; `key` names the columns that tell them
     apart."""
@@ -410,10 +388,10 @@ def _apply_table(
     known = {}
     for row in table.objects.all():
         known[tuple(getattr(row, name) for name in key)] = row
-    _add_and_update(known, wanted, _get_place_maker(table, key), difference)
+    _plan_table(known, wanted, _get_place_maker(table, key), plan)
     if places:
         gone = [row for identity, row in known.items() if identity not in wanted.rows]
-        difference.gone += [f"{kind} {row}" for row in gone]
+        plan.difference.gone += [f"{kind} {row}" for row in gone]
 
 
 def _get_place_maker(table: Any, key: tuple[str, ...]) -> Any:
@@ -424,19 +402,18 @@ def _get_plain_value(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else _get_stored_form(value)
 
 
-def _apply_aliases(topology: Topology, difference: Difference) -> None:
+def _plan_aliases(topology: Topology, plan: Plan) -> None:
     known = {alias.name: alias for alias in Alias.objects.all()}
     fresh = []
     for name, path in topology.aliases.items():
-        if name not in known:
-            fresh.append(Alias(name=name, resource=path))
-    Alias.objects.bulk_create(fresh)
-    difference.added += [f"alias {alias}" for alias in fresh]
-    for name, path in topology.aliases.items():
         row = known.get(name)
-        if row is not None and row.resource != path:
-            difference.changed.append(f"alias {name}: {row.resource} -> {path}")
-            Alias.objects.filter(pk=row.pk).update(resource=path)
+        if row is None:
+            fresh.append(Alias(name=name, resource=path))
+        elif row.resource != path:
+            plan.difference.changed.append(f"alias {name}: {row.resource} -> {path}")
+            row.resource = path
+            plan.get_writes(Alias).updated.append((row, ("resource",)))
+    plan.add("alias", fresh)
 
 
 def _list_sightings(topology: Topology) -> list[Sighting]:

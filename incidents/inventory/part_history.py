@@ -122,6 +122,13 @@ def store_parts(
     return settle(sightings, now, why=why, may_move=may_move)
 
 
+def is_settled(sightings: Sequence[Sighting], now: datetime) -> bool:
+    """Whether all of this is known already: `settle` would write nothing. One query."""
+    wanted = _tell_apart(_move_into_modules([_clean(sighting) for sighting in sightings]))
+    known = _load_parts_in_service(wanted)
+    return not _find_strange(wanted, known, now) and not _find_fuller(wanted, known)
+
+
 def settle(
     sightings: Sequence[Sighting], now: datetime, *, why: str, may_move: bool = True
 ) -> list[PartEntry]:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from detectors.faults import Observation
 from incidents.inventory import part_history, peers
-from incidents.inventory.apply import Difference, apply
+from incidents.inventory.apply import apply
 from incidents.inventory.part_history import PartEntry
+from incidents.inventory.plan import Difference
 from incidents.inventory.targets import get_target, list_pollable, list_targets
 from incidents.topology import inventory_file
 from incidents.topology.inventory_file import InventoryError

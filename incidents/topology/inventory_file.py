@@ -135,7 +135,7 @@ class _Reader:
         addresses = row.read_paired("addresses", names)
         bmcs = row.read_paired("bmcs", names)
         nics_by_name = row.read_nics(names)
-        ssh_port = row.read_number("ssh_port", 22)
+        ssh_port = row.read_port("ssh_port", 22)
         role = row.read_text("role", "compute")
         pod = row.read_text("pod", "")
         partitions = tuple(row.read_words("partitions"))
@@ -165,7 +165,7 @@ class _Reader:
         name = row.name("name")
         text_keys = ("address", "role", "pod", "rack", "serial")
         readers = {key: _make_reader(row.read_text, key, "") for key in text_keys}
-        readers["ssh_port"] = lambda: row.read_number("ssh_port", 22)
+        readers["ssh_port"] = lambda: row.read_port("ssh_port", 22)
         readers["partitions"] = lambda: tuple(row.read_words("partitions"))
         readers["gpu_count"] = lambda: row.read_number_or_none("gpu_count")
         readers["gpus"] = row.read_gpus
@@ -189,8 +189,8 @@ class _Reader:
         snmp_engine_ids = row.read_paired("snmp_engine_ids", names)
         racks = row.read_spread("racks", names)
         pod = row.read_text("pod", "")
-        ssh_port = row.read_number("ssh_port", 22)
-        snmp_port = row.read_number("snmp_port", 161)
+        ssh_port = row.read_port("ssh_port", 22)
+        snmp_port = row.read_port("snmp_port", 161)
         row.require_all_read()
         switch = SwitchPlace("", role, pod=pod, ssh_port=ssh_port, snmp_port=snmp_port)
         for number, name in enumerate(names):

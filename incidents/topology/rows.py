@@ -6,13 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from detectors import resources
-from incidents.topology.topology import GpuPlace, NicPlace, NvSwitchPlace, expand
+from incidents.topology.topology import MOST_HOSTS, GpuPlace, NicPlace, NvSwitchPlace, expand
 from incidents.vocabulary.part_kinds import NicRole
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?")
+_LAST_PORT = 65535
 _NIC_TEXTS = ("netdev", "address", "mac", "serial")
 _NIC_NUMBERS = ("rail", "speed_gbps", "mtu")
 NIC_ROLES = tuple(role.value for role in NicRole)
@@ -46,9 +47,23 @@ class Row:
 
     def read_number(self, key: str, default: int) -> int:
         value = self._get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if not _is_count(value):
             self.wrong.append(f"{key} {value!r} is no whole number")
             return default
+        return value
+
+    def read_repeats(self, key: str) -> int:
+        """How often something is repeated: 1 when it is left out."""
+        value = self.read_number(key, 1)
+        if value > MOST_HOSTS:
+            self.fail(f"{key} {value} is more than {MOST_HOSTS}")
+        return value
+
+    def read_port(self, key: str, default: int) -> int:
+        """The number of a TCP or UDP port."""
+        value = self.read_number(key, default)
+        if not 0 < value <= _LAST_PORT:
+            self.wrong.append(f"{key} {value} is no port: 1 to {_LAST_PORT}")
         return value
 
     def read_number_or_none(self, key: str) -> int | None:
@@ -127,12 +142,12 @@ class Row:
 
     def read_rails(self, names: Sequence[str]) -> list[int | None]:
         """`rail` for all of the names, or `rails` with one number for each."""
-        rail = self._get("rail", None)
+        rail = self.read_number_or_none("rail")
         rails = self._get("rails", None)
         if rails is None:
-            return [rail if isinstance(rail, int) else None] * len(names)
+            return [rail] * len(names)
         is_list = isinstance(rails, list) and len(rails) == len(names)
-        if not is_list or not all(isinstance(number, int) for number in rails):
+        if not is_list or not all(_is_count(number) for number in rails):
             self.wrong.append(f"rails needs one number for each of {len(names)} switches")
             return [None] * len(names)
         return list(rails)
@@ -140,12 +155,12 @@ class Row:
     def read_gpus(self) -> tuple[GpuPlace, ...]:
         """PCI addresses in index order, or tables with index, pci, uuid, serial."""
         places = []
-        for number, value in enumerate(self._get("gpus", [])):
+        for number, value in enumerate(self._read_list("gpus", "each with its PCI address")):
             row = value if isinstance(value, dict) else {"index": number, "pci": value}
             pci = resources.pci_address(str(row.get("pci", "")))
             index = row.get("index", number)
             unknown = set(row) - {"index", "pci", "uuid", "serial"}
-            if pci is None or unknown or not isinstance(index, int):
+            if pci is None or unknown or not _is_count(index):
                 self.wrong.append(
                     f"gpus: {value!r} is no GPU: give its PCI address, such as 0000:19:00.0"
                 )
@@ -161,7 +176,7 @@ class Row:
     def read_nvswitches(self) -> tuple[NvSwitchPlace, ...]:
         """PCI addresses, or tables with pci, uuid, serial."""
         places = []
-        for value in self._get("nvswitches", []):
+        for value in self._read_list("nvswitches", "each with its PCI address"):
             row = value if isinstance(value, dict) else {"pci": value}
             pci = resources.pci_address(str(row.get("pci", "")))
             if pci is None or set(row) - {"pci", "uuid", "serial"}:
@@ -180,7 +195,8 @@ class Row:
     def read_nics(self, names: Sequence[str]) -> list[tuple[NicPlace, ...]]:
         """Of each of the names: device names, or tables. `addresses` in a table has one entry for
         each name."""
-        read = [self._parse_nic(value, names) for value in self._get("nics", [])]
+        values = self._read_list("nics", "each with its device name")
+        read = [self._parse_nic(value, names) for value in values]
         columns = [column for column in read if column is not None]
         if len({column[0].device for column in columns}) < len(columns):
             self.wrong.append("nics: one device stands twice")
@@ -219,8 +235,11 @@ class Row:
             self.fail(f'{key} is written as {{name = "Ethernet{{}}", first = 0, step = 4}}')
         first = value.get("first", 0)
         step = value.get("step", 1)
-        if not isinstance(first, int) or not isinstance(step, int):
+        if not _is_whole(first) or not _is_whole(step):
             self.fail(f"{key}: first and step are whole numbers")
+        unknown = sorted(set(value) - {"name", "first", "step"})
+        if unknown:
+            self.fail(f"{key}: unknown key {', '.join(unknown)}")
         name = str(value["name"])
         return lambda number: name.replace("{}", str(first + step * number))
 
@@ -241,12 +260,29 @@ class Row:
         self._read.add(key)
         return self.values.get(key, default)
 
+    def _read_list(self, key: str, entries: str) -> list[Any]:
+        value = self._get(key, [])
+        if not isinstance(value, list):
+            self.wrong.append(f"{key} is a list, {entries}")
+            return []
+        return value
+
     def check_name(self, name: str) -> str:
         if not _NAME.fullmatch(name):
             self.wrong.append(
                 f"{name!r} is no short host name: lower-case letters, digits, - . _, 64 at most"
             )
         return name
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number. TOML's true is none, though Python counts it."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number, 0 or more."""
+    return _is_whole(value) and value >= 0
 
 
 def read_given(row: Row, readers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def _list_layer_cables(row: Row) -> Iterator[tuple[str, str]]:
     layer."""
     lower = row.read_hosts("lower")
     upper = row.read_hosts("upper")
-    links = row.read_number("links", 1)
+    links = row.read_repeats("links")
     lower_port, upper_port = row.read_port_names("lower_ports"), row.read_port_names("upper_ports")
     for low, below in enumerate(lower):
         for high, above in enumerate(upper):
@@ -51,13 +51,13 @@ def _list_layer_cables(row: Row) -> Iterator[tuple[str, str]]:
 def build_modules(row: Row) -> list[ModulePlace]:
     """`count` modules in each switch, each with `ports_each` ports; ports count on from module to
     module."""
-    switches, count = row.read_hosts("switches"), row.read_number("count", 1)
-    ports_each = row.read_number("ports_each", 1)
+    switches, count = row.read_hosts("switches"), row.read_repeats("count")
+    ports_each = row.read_repeats("ports_each")
     name, port = row.read_port_names("names"), row.read_port_names("ports")
     kind = row.read_text("kind", "")
     lanes = row.read_number("lanes", 8)
     if not ports_each or lanes % ports_each:
-        row.wrong.append(f"{lanes} lanes are not shared evenly by {ports_each} ports")
+        row.fail(f"{lanes} lanes are not shared evenly by {ports_each} ports")
     row.require_all_read()
     places = []
     for switch in switches:
@@ -74,7 +74,7 @@ def build_ports(row: Row) -> list[PortPlace]:
     if "name" in row.values:
         names = [row.read_text("name")]
     else:
-        port, count = row.read_port_names("names"), row.read_number("count", 1)
+        port, count = row.read_port_names("names"), row.read_repeats("count")
         names = [port(number) for number in range(count)]
     speed_gbps = row.read_number_or_none("speed_gbps")
     mtu = row.read_number_or_none("mtu")

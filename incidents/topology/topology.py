@@ -18,7 +18,7 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 # A typing error such as [1-1000000000] must not fill the memory; Slurm's own MAX_HOSTS limit is 64
 # K.
-_MOST_HOSTS = 65536
+MOST_HOSTS = 65536
 
 
 @dataclass(frozen=True)
@@ -308,8 +308,8 @@ def _expand_part(part: str) -> list[str]:
 
 def _check_count(count: int, hostlist: str) -> None:
     """Raises ValueError before there are too many."""
-    if count > _MOST_HOSTS:
-        raise ValueError(f"{hostlist}: more than {_MOST_HOSTS} names")
+    if count > MOST_HOSTS:
+        raise ValueError(f"{hostlist}: more than {MOST_HOSTS} names")
 
 
 def _expand_numbers(span: str, part: str) -> list[str]:

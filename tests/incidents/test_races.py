@@ -30,6 +30,7 @@ from incidents.triage import inbox
 from incidents.vocabulary.changes import Acted
 from incidents.vocabulary.lifecycle import Trigger
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event, an_incident
+from tests.services.locks import count_waiting
 from tests.services.patience import patient
 from tests.services.ports import wait_until
 
@@ -219,7 +220,7 @@ def test_a_round_of_polls_that_brings_parts_and_faults_waits_for_nobody_who_wait
             inventory.store_observations(seen, NOW + SECOND)
             parts_are_stored.set()
             if connection.vendor == "postgresql":
-                wait_until(is_somebody_waiting, within_s=30, what="the other waits for the round")
+                wait_until(count_waiting, within_s=30, what="the other waits for the round")
             services.ingest([an_event()], now=NOW + SECOND)
 
     def work_beside_it() -> None:
@@ -230,16 +231,6 @@ def test_a_round_of_polls_that_brings_parts_and_faults_waits_for_nobody_who_wait
     at_once([work_as_a_round_does, work_beside_it])
     assert InService.objects.filter(serial="1650002", to_at=None).exists()
     assert Fault.objects.filter(fault_type=an_event().fault_type).exists()
-
-
-def is_somebody_waiting() -> bool:
-    """Whether another session waits for what this one has locked."""
-    query = (
-        "SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchone() is not None
 
 
 def test_a_link_that_many_workers_tell_of_ends_as_its_last_line_says() -> None:

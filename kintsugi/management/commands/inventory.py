@@ -20,7 +20,7 @@ from detectors.slurm.output import NodeState
 from incidents.inventory import check as inventory_check
 from incidents.inventory import services
 from incidents.inventory.check import Heard
-from incidents.topology.topology import expand
+from incidents.topology.topology import Topology, expand
 from kintsugi import clock
 from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
@@ -141,7 +141,7 @@ class Command(StoreCommand):
             topology = services.load(*files)
         except services.InventoryError as error:
             raise CommandError(f"Nothing was imported.\n{error}") from error
-        difference = services.apply(topology, clock.now(), is_dry_run=dry_run)
+        difference = _apply(topology, is_dry_run=dry_run)
         self._tell(difference, "the files say", is_dry_run=dry_run)
 
     def _import_from_slurm(self, *, dry_run: bool, toml: str | None, **options: Any) -> None:
@@ -156,9 +156,7 @@ class Command(StoreCommand):
         if toml is not None:
             self._write(from_slurm.format_toml(states, cluster_name=cluster), toml)
             return
-        difference = services.apply(
-            from_slurm.build_topology(states), clock.now(), is_dry_run=dry_run
-        )
+        difference = _apply(from_slurm.build_topology(states), is_dry_run=dry_run)
         difference.gone = [f"node {name}" for name in from_slurm.list_unknown_to_slurm(states)]
         self._tell(
             difference,
@@ -193,7 +191,7 @@ class Command(StoreCommand):
             raise CommandError("No machine answered: nothing is known, and nothing was changed.")
         nodes = services.list_targets(TargetKind.NODE)
         topology, doubts = inventory_discover.build_topology(found, nodes, switches)
-        difference = services.apply(topology, clock.now(), is_dry_run=dry_run)
+        difference = _apply(topology, is_dry_run=dry_run)
         self._tell(
             difference,
             "the machines say",
@@ -474,3 +472,10 @@ def _get_kind(line: str) -> str:
         if f" {part} " in line:
             return part
     return line.split(" ", 1)[0]
+
+
+def _apply(topology: Topology, *, is_dry_run: bool) -> services.Difference:
+    try:
+        return services.apply(topology, clock.now(), is_dry_run=is_dry_run)
+    except services.InventoryError as error:
+        raise CommandError(f"Nothing was imported.\n{error}") from error

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from hypothesis import given
+from hypothesis import strategies as st
 
 from incidents.inventory import services
 from incidents.models import Alias, Cable, Gpu, Node, Port, Switch
@@ -231,12 +237,138 @@ ONE_LEAF = '[[switches]]\nnames = "s1"\nrole = "leaf"\n'
             '[[nodes]]\nnames = "n[1-2]"\ngpus = [{index = 0, pci = "19:00.0", serial = "1"}]',
             "the GPU serial 1 belongs to",
         ),
+        ('[[nodes]]\nnames = "n1"\ngpus = 8', "gpus is a list, each with its PCI address"),
+        ('[[nodes]]\nnames = "n1"\nnvswitches = 4', "nvswitches is a list"),
+        ('[[nodes]]\nnames = "n1"\nnics = "mlx5_0"', "nics is a list, each with its device name"),
+        ('[[nodes]]\nnames = "n1"\nssh_port = 70000', "ssh_port 70000 is no port: 1 to 65535"),
+        ('[[switches]]\nnames = "s1"\nrole = "leaf"\nrail = "0"', "rail '0' is no whole number"),
+        (
+            ONE_LEAF + '[[ports]]\nswitches = "s1"\nnames = {name = "E{}"}\ncount = 1000000000',
+            "count 1000000000 is more than 65536",
+        ),
+        (
+            ONE_LEAF + '[[ports]]\nswitches = "s1"\nnames = {name = "E{}", begin = 1}',
+            "names: unknown key begin",
+        ),
     ],
 )
 def test_mistake_in_parts_and_places_is_named(tmp_path: Path, text: str, words: str) -> None:
     found = problems(tmp_path, text)
     assert any(words in line for line in found), found
     assert all(":" in line and "site.toml" in line for line in found)
+
+
+TOML_VALUES = st.recursive(
+    st.sampled_from(["true", "-1", "0", "8", "4294967296", "1.5", '""', '"n1"', '"[1-"', "19:00.0"])
+    | st.just("2026-11-28"),
+    lambda values: (
+        st.lists(values, max_size=2).map(lambda items: f"[{', '.join(items)}]")
+        | values.map(lambda value: f"{{name = {value}}}")
+        | values.map(lambda value: f"{{device = {value}, pci = {value}, rail = {value}}}")
+    ),
+    max_leaves=4,
+)
+KEYS_BY_TABLE = {
+    "nodes": "names racks addresses bmcs ssh_port role pod partitions gpu_count gpus nvswitches nics",
+    "node": "name address role pod rack serial ssh_port partitions gpu_count gpus nvswitches nics bmc",
+    "switches": "names role rail rails addresses serials snmp_engine_ids racks pod ssh_port snmp_port",
+    "modules": "switches count ports_each names ports kind lanes",
+    "ports": "switches name names count speed_gbps mtu fec is_autonegotiated is_admin_up",
+    "cables": "a b nodes nics switches ports lower upper links lower_ports upper_ports speed_gbps",
+    "racks": "names pod feeds management_switches",
+    "feeds": "names source",
+    "storage": "mount source servers switches nics roles",
+    "expect": "kind roles settings urls mounts services",
+    "aliases": "name resource",
+}
+
+
+@given(data=st.data())
+def test_any_value_in_any_row_is_read_or_named_with_its_file(data: st.DataObject) -> None:
+    table = data.draw(st.sampled_from(sorted(KEYS_BY_TABLE)))
+    names = ONE_LEAF + '[[nodes]]\nnames = "n1"\n'
+    keys = data.draw(st.lists(st.sampled_from(KEYS_BY_TABLE[table].split()), unique=True))
+    row = [f"{key} = {data.draw(TOML_VALUES)}" for key in keys]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "site.toml"
+        path.write_text("\n".join([names, f"[[{table}]]", *row]))
+        reasons = list_reasons(path)
+    assert all("site.toml" in line for line in reasons)
+
+
+def test_ports_may_count_downwards(tmp_path: Path) -> None:
+    text = (
+        ONE_LEAF
+        + '[[ports]]\nswitches = "s1"\nnames = {name = "E{}", first = 8, step = -4}\ncount = 3'
+    )
+    site = services.load(a_file(tmp_path, text))
+    assert [port.name for port in site.ports] == ["E8", "E4", "E0"]
+
+
+def list_reasons(path: Path) -> list[str]:
+    """Why the file is refused, or nothing."""
+    try:
+        services.load(path)
+    except services.InventoryError as error:
+        return str(error).splitlines()
+    return []
+
+
+@pytest.mark.django_db
+def test_value_that_its_column_does_not_hold_is_named_and_nothing_is_imported(
+    tmp_path: Path,
+) -> None:
+    text = f'[[nodes]]\nnames = "gn[001-002]"\nrole = "{"r" * 40}"\n'
+    with pytest.raises(CommandError) as refused:
+        call_command("inventory", "import", str(a_file(tmp_path, text)), "--dry-run")
+    assert str(refused.value).splitlines() == [
+        "Nothing was imported.",
+        f"node gn002: role '{'r' * 40}': Ensure this value has at most 32 characters (it has 40).",
+    ]
+    assert not Node.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("is_dry_run", [True, False])
+def test_import_that_changes_nothing_writes_nothing_and_keeps_no_fault_waiting(
+    is_dry_run: bool,
+) -> None:
+    site = services.load(SAKURAONE)
+    services.apply(site, NOW)
+    with CaptureQueriesContext(connection) as sent:
+        assert services.apply(site, NOW, is_dry_run=is_dry_run).is_empty
+    assert {query["sql"].split()[0] for query in sent.captured_queries} == {"SELECT"}
+    assert not [query for query in sent.captured_queries if "lock" in query["sql"]]
+
+
+@pytest.mark.django_db
+def test_dry_run_of_a_new_site_only_reads() -> None:
+    with CaptureQueriesContext(connection) as sent:
+        assert services.apply(services.load(SAKURAONE), NOW, is_dry_run=True).added
+    assert {query["sql"].split()[0] for query in sent.captured_queries} == {"SELECT"}
+    assert not [query for query in sent.captured_queries if "lock" in query["sql"]]
+
+
+@pytest.mark.django_db
+def test_import_of_a_change_reads_again_what_it_compares_once_nobody_else_writes(
+    tmp_path: Path,
+) -> None:
+    """Another process has stored one of the machines since the comparison."""
+    topology = services.load(a_file(tmp_path, '[[nodes]]\nnames = "gn[001-002]"\npod = "a"'))
+    stored: list[str] = []
+
+    def store_one_meanwhile(execute: Any, sql: str, *others: Any) -> Any:
+        if sql.startswith("SAVEPOINT") and not stored:
+            stored.append("gn002")
+            Node.objects.create(name="gn002", is_provisional=True)
+        return execute(sql, *others)
+
+    with connection.execute_wrapper(store_one_meanwhile):
+        services.apply(topology, NOW)
+    assert [(node.name, node.pod) for node in Node.objects.order_by("name")] == [
+        ("gn001", "a"),
+        ("gn002", "a"),
+    ]
 
 
 def test_one_wrong_row_is_one_mistake_and_not_one_for_each_cable(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from detectors.detector import Unreachable
 from incidents.db import upsert
 from incidents.models import Poll
 from tests.kintsugi.periodic.test_polling import TICK, House, Told
+from tests.services.locks import count_waiting
 from tests.services.patience import patient
 from tests.services.ports import wait_until
 
@@ -21,14 +22,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql]
 
 class ToldBeside(Told):
     name: ClassVar[str] = "told_beside"
-
-
-def count_waiting() -> int:
-    """Sessions that wait for what this one has locked."""
-    query = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        return int(cursor.fetchone()[0])
 
 
 def test_two_detectors_of_a_node_that_is_back_wait_for_each_other_at_no_row() -> None:
