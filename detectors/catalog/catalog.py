@@ -29,6 +29,7 @@ from detectors.catalog import (
     phrases,
     rows,
     rules,
+    shapes,
     site_catalog,
 )
 from detectors.catalog import grace_periods as graces
@@ -361,14 +362,24 @@ class _Reader:
     def take(self, name: str, found: Mapping[str, Any], text: str = "") -> None:
         """The rows of every table; `text` is what they were read from, for the line numbers of
         problems."""
-        for table, add in _ADDERS.items():
-            defaults = found.get("defaults", {}) if table == "type" else {}
+        defaults_of_types = found.get("defaults", {})
+        if not isinstance(defaults_of_types, Mapping):
+            self.problems.append(f"{name}: [defaults] is no table of fields and values")
+            defaults_of_types = {}
+        for table in _ADDERS:
+            if not rows.are_rows(found.get(table, [])):
+                self.problems.append(f"{name}: {table} is written as rows: [[{table}]]")
+                continue
+            defaults = defaults_of_types if table == "type" else {}
             for where, row in _locate_rows(name, text, found, table):
-                self._try_add(where, {**defaults, **row}, add)
+                self._try_add(where, {**defaults, **row}, table)
 
-    def _try_add(self, where: str, row: dict[str, Any], add: _Adder) -> None:
+    def _try_add(self, where: str, row: dict[str, Any], table: str) -> None:
         try:
-            add(self, where, row)
+            reasons = rows.list_wrong_shapes(row, shapes.BY_TABLE[table])
+            if reasons:
+                raise ValueError("\n".join(reasons))
+            _ADDERS[table](self, where, row)
         except ValueError as error:
             name = row.get("id") or row.get("type") or row.get("types") or "row"
             reasons = str(error).splitlines()

@@ -42,6 +42,24 @@ _OPTIONAL = (
     *("hold", "hold_at", "holds_hardware", "clears_below", "enabled"),
 )
 
+_SHAPES: Mapping[str, rows.Shape] = {
+    "name": rows.TEXT,
+    "effect": rows.TEXTS,
+    "window": rows.TEXT,
+    "concludes": rows.TEXT,
+    "because": rows.TEXT,
+    "source": rows.TEXT,
+    "but_not": rows.TEXTS,
+    "quiet": rows.FLAG,
+    "far_end_failed": rows.TEXTS,
+    "outlasted": rows.FLAG,
+    "also_ended": rows.FLAG,
+    "hold": rows.TEXT,
+    "hold_at": rows.COUNT,
+    "holds_hardware": rows.FLAG,
+    "enabled": rows.FLAG,
+}
+
 
 class AggregationError(CorrelationError):
     """The rules cannot be used. The message has one line per problem: file, line, rule, what was
@@ -234,7 +252,10 @@ def _list_rows(file: str, text: str, problems: list[str]) -> Iterator[_Row]:
     numbers = [
         number for number, line in enumerate(text.splitlines(), 1) if line.strip() == "[[gather]]"
     ]
-    for index, row in enumerate(found.get("gather", ())):
+    if not rows.are_rows(found.get("gather", [])):
+        problems.append(f"{file}: gather is written as rows: [[gather]]")
+        return
+    for index, row in enumerate(found.get("gather", [])):
         yield _Row(f"{file}:{numbers[index] if index < len(numbers) else '?'}", row)
 
 
@@ -243,6 +264,7 @@ def _parse_rule(
 ) -> tuple[AggregationRule | None, list[str]]:
     reasons = [f"{key}: unknown" for key in sorted(set(row) - {*_NEEDED, *_OPTIONAL})]
     reasons += [f"{key}: missing" for key in _NEEDED if not row.get(key)]
+    reasons += rows.list_wrong_shapes(row, _SHAPES)
     if reasons:
         return None, reasons
     values: dict[str, Any] = dict(row)
@@ -260,8 +282,7 @@ def _parse_rule(
             reasons.append(f"{key}: {row[key]} is no share from 0 to 1")
     if row["concludes"] not in catalog:
         reasons.append(f"concludes: {row['concludes']} is no fault type of the catalogue")
-    if not isinstance(values.pop("enabled", True), bool):
-        reasons.append(f"enabled: expected true or false, not {row['enabled']!r}")
+    values.pop("enabled", None)
     if bool(row.get("hold")) != bool(row.get("hold_at")):
         reasons.append("hold and hold_at: each needs the other")
     return (None, reasons) if reasons else (AggregationRule(**values), [])

@@ -52,6 +52,7 @@ _RULE_KEYS = frozenset(
     }
 )
 _NEEDED = ("name", "cause", "effect", "relation", "because", "source")
+_SHAPES = dict.fromkeys(("name", *_TEXTS), rows.TEXT) | {"enabled": rows.FLAG}
 _Word = TypeVar("_Word", bound=Enum)
 
 
@@ -85,6 +86,10 @@ class _Reader:
             return
         for name in sorted(set(tables) - {"class", "rule", *_OTHERS}):
             self.problems.append(f"{path.name}: unknown table {name}: expected class or rule")
+        for name in ("class", "rule"):
+            if not rows.are_rows(tables.get(name, [])):
+                self.problems.append(f"{path.name}: {name} is written as rows: [[{name}]]")
+                tables[name] = []
         for where, row in _list_with_places(path.name, text, tables, "class"):
             self.class_rows.append(_Row(where, row, folder))
         for where, row in _list_with_places(path.name, text, tables, "rule"):
@@ -126,6 +131,7 @@ class _Reader:
             for key in set(row.values) - known
         ]
         reasons += [f"{key}: missing" for key in needed if not row.values.get(key)]
+        reasons += rows.list_wrong_shapes(row.values, _SHAPES)
         if not reasons:
             add(row, reasons)
         self.problems += [
@@ -138,8 +144,8 @@ class _Reader:
         flags = [(flag, _parse_flag(flag, values[flag], reasons)) for flag in given_flags]
         types = self._parse_patterns("types", values.get("types", ["*"]), reasons)
         but_not = self._parse_patterns("but_not", values.get("but_not", []), reasons)
-        kinds = _parse_words(ResourceKind, "on", values.get("on", ()), reasons)
-        components = _parse_words(Component, "components", values.get("components", ()), reasons)
+        kinds = _parse_words(ResourceKind, "on", values.get("on", []), reasons)
+        components = _parse_words(Component, "components", values.get("components", []), reasons)
         self.classes[row.name] = FaultClass(
             row.name, types, but_not, kinds, components, tuple(flags)
         )
@@ -201,7 +207,7 @@ def _read_choices(values: Mapping[str, Any], reasons: list[str]) -> dict[str, An
     """Which side is the root, and to which incidents the rule applies."""
     flags = {flag: _parse_flag(flag, values.get(flag, False), reasons) for flag in _RULE_FLAGS}
     root = _parse_word(Root, "root", values, reasons, Root.CAUSE)
-    states = _parse_words(State, "states", values.get("states", ()), reasons)
+    states = _parse_words(State, "states", values.get("states", []), reasons)
     return {"root": root, "states": states, **flags}
 
 
@@ -237,7 +243,7 @@ def _parse_ordered_words(
 
 
 def _parse_words(enum: type[_Word], key: str, given: Any, reasons: list[str]) -> frozenset[_Word]:
-    words = _parse_texts(key, list(given) if given else [], reasons)
+    words = _parse_texts(key, given, reasons)
     return frozenset(_parse_ordered_words(enum, key, words, reasons))
 
 

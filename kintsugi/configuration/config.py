@@ -548,6 +548,8 @@ def _read_text(key: Key, environ: Mapping[str, str]) -> str:
         raise ImproperlyConfigured(
             f"{key.name}_FILE={path}: cannot be read ({error.strerror})."
         ) from error
+    except UnicodeDecodeError as error:
+        raise ImproperlyConfigured(f"{key.name}_FILE={path}: expected UTF-8.") from error
 
 
 def load(

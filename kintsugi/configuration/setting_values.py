@@ -15,6 +15,9 @@ from incidents.vocabulary.vendor_states import CaseState
 _LEAST_SHARE = 0.01
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 INVENTORY = "inventory"  # in a list of networks
+# A century: with longer ones the moments before now that are asked for could lie before the first
+# that Python and the databases know.
+_LONGEST = timedelta(days=36_500)
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
@@ -24,9 +27,12 @@ def parse_duration(text: str) -> timedelta:
     if found is None:
         raise ValueError(text)
     try:
-        return timedelta(**{_UNITS[found[2]]: float(found[1])})
+        duration = timedelta(**{_UNITS[found[2]]: float(found[1])})
     except OverflowError as error:
         raise ValueError(text) from error
+    if duration > _LONGEST:
+        raise BadValue(f"it is longer than {_LONGEST.days}d")
+    return duration
 
 
 SHORTEST_KEPT = timedelta(days=90)  # what the home page's numbers are of

@@ -47,6 +47,17 @@ def test_a_missing_secret_file_is_named() -> None:
         config.load({"SLACK_BOT_TOKEN_FILE": "/nowhere"})
 
 
+def test_a_secret_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    with pytest.raises(ImproperlyConfigured, match=r"SLACK_BOT_TOKEN_FILE=.*token: expected UTF-8"):
+        config.load({"SLACK_BOT_TOKEN_FILE": str(tmp_path / "token")})
+
+
+def test_a_period_longer_than_a_century_is_refused() -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"KINTSUGI_KEEP=9999y: .* longer than 36500d"):
+        config.load({"KINTSUGI_KEEP": "9999y"})
+
+
 def test_a_value_and_a_file_for_one_key_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ImproperlyConfigured, match="both set"):
         config.load({"REDIS_URL": "redis://x", "REDIS_URL_FILE": str(tmp_path)})

@@ -101,6 +101,26 @@ def test_the_catalogue_of_before_stays_when_a_change_breaks_the_files(
     assert "site.toml:10" in caplog.text
 
 
+def test_the_catalogue_of_before_stays_when_a_value_has_the_wrong_kind(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(directory / "site.toml", _ROW)
+    assert types() == ["node.kernel.panic"]
+    for text in (
+        _ROW.replace("'quux: gave up'", "5"),
+        _ROW.replace('"kernel"', "7"),
+        'signature = "quux"\n',
+        "signature = [1]\n",
+        'defaults = "quux"\n',
+        _ROW + 'scan = ["quux"]\n',
+    ):
+        caplog.clear()
+        write(directory / "site.toml", text)
+        assert types() == ["node.kernel.panic"]
+        assert "the catalogue of before stays" in caplog.text
+        assert "site.toml:" in caplog.text
+
+
 def test_files_that_are_wrong_at_the_start_are_refused(directory: Path) -> None:
     write(directory / "site.toml", _ROW.replace("node.kernel.panic", "node.nothing_of_the_kind"))
     with pytest.raises(catalog.CatalogError, match=r"site\.toml:2: .*no such fault type"):

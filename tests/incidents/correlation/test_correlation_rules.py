@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detectors.catalog import catalog
 from detectors.faults import Component
@@ -20,6 +24,7 @@ from incidents.correlation.rules import (
 )
 from incidents.vocabulary.relations import Relation
 from tests.incidents.correlation.test_correlate import a_view
+from tests.odd_values import ODD_VALUES, format_toml
 
 ROW = {
     "name": '"mine"',
@@ -86,6 +91,9 @@ def test_a_row_becomes_a_rule_with_its_defaults(tmp_path: Path) -> None:
         ({"cause": "7"}, "mine: cause: expected a text or a list of texts, not 7"),
         ({"colour": '"red"'}, "mine: colour: unknown, expected one of because, by_root,"),
         ({"because": '""'}, "mine: because: missing"),
+        ({"because": "7"}, "mine: because is 7: expected a text"),
+        ({"states": "7"}, "mine: states: expected a text or a list of texts, not 7"),
+        ({"window": '"99999999d"'}, "mine: window: '99999999d' is longer than 36500d"),
         ({"name": f'"{"x" * 65}"'}, "name: longer than 64 characters"),
     ],
 )
@@ -95,6 +103,32 @@ def test_a_wrong_row_is_refused_with_file_line_key_and_what_was_expected(
     (problem,) = problems(tmp_path, a_row(**changes))
     assert problem.startswith("rules.toml:1: ")
     assert said in problem
+
+
+@given(table=st.sampled_from(["class", "rule"]), value=ODD_VALUES, data=st.data())
+def test_any_value_of_any_key_is_taken_or_its_row_is_named(
+    table: str, value: Any, data: st.DataObject
+) -> None:
+    keys = sorted(rule_file._RULE_KEYS if table == "rule" else rule_file._CLASS_KEYS)
+    key = data.draw(st.sampled_from(keys))
+    text = a_row(table, **{"name": '"mine"', key: format_toml(value)})
+    assert all(line.startswith("rules.toml:1: ") for line in list_problems(text))
+
+
+@given(table=st.sampled_from(["class", "rule"]), value=ODD_VALUES)
+def test_any_value_in_place_of_rows_is_taken_or_named(table: str, value: Any) -> None:
+    text = f"{table} = {format_toml(value)}"
+    assert all(line.startswith("rules.toml:") for line in list_problems(text))
+
+
+def list_problems(text: str) -> list[str]:
+    """Why the file is refused, or nothing."""
+    with TemporaryDirectory() as name:
+        try:
+            read(Path(name), text)
+        except CorrelationError as error:
+            return str(error).splitlines()
+    return []
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from incidents.inventory import services
 from incidents.models import Alias, Cable, Gpu, Node, Port, Switch
 from tests.builders import NOW
+from tests.odd_values import ODD_VALUES, format_toml
 
 SAKURAONE = Path(__file__).resolve().parents[3] / "fixtures" / "topology" / "sakuraone.toml"
 
@@ -258,16 +259,6 @@ def test_mistake_in_parts_and_places_is_named(tmp_path: Path, text: str, words: 
     assert all(":" in line and "site.toml" in line for line in found)
 
 
-TOML_VALUES = st.recursive(
-    st.sampled_from(["true", "-1", "0", "8", "4294967296", "1.5", '""', '"n1"', '"[1-"', "19:00.0"])
-    | st.just("2026-11-28"),
-    lambda values: (
-        st.lists(values, max_size=2).map(lambda items: f"[{', '.join(items)}]")
-        | values.map(lambda value: f"{{name = {value}}}")
-        | values.map(lambda value: f"{{device = {value}, pci = {value}, rail = {value}}}")
-    ),
-    max_leaves=4,
-)
 KEYS_BY_TABLE = {
     "nodes": "names racks addresses bmcs ssh_port role pod partitions gpu_count gpus nvswitches nics",
     "node": "name address role pod rack serial ssh_port partitions gpu_count gpus nvswitches nics bmc",
@@ -288,7 +279,7 @@ def test_any_value_in_any_row_is_read_or_named_with_its_file(data: st.DataObject
     table = data.draw(st.sampled_from(sorted(KEYS_BY_TABLE)))
     names = ONE_LEAF + '[[nodes]]\nnames = "n1"\n'
     keys = data.draw(st.lists(st.sampled_from(KEYS_BY_TABLE[table].split()), unique=True))
-    row = [f"{key} = {data.draw(TOML_VALUES)}" for key in keys]
+    row = [f"{key} = {format_toml(data.draw(ODD_VALUES))}" for key in keys]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "site.toml"
         path.write_text("\n".join([names, f"[[{table}]]", *row]))

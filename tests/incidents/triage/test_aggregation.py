@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detectors import resources
 from detectors.faults import EventKind
@@ -33,6 +36,7 @@ from tests.incidents.sites import (
     nics,
     open_incidents,
 )
+from tests.odd_values import ODD_VALUES, format_toml
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 LEAF = "switch/leaf-02"
@@ -452,22 +456,51 @@ def test_nothing_is_read_when_no_rule_asks() -> None:
         ("hold_at = 3", "hold and hold_at: each needs the other"),
         ("colour = 1", "colour: unknown"),
         ('source = ""', "source: missing"),
+        ("effect = 7", "effect is 7: expected a text or a list of texts"),
+        ("share = inf", "share inf is no number"),
+        ('quiet = "yes"', "quiet is 'yes': expected true or false"),
     ],
 )
 def test_a_rule_is_refused_when_it_says_what_cannot_be_meant(change: str, said: str) -> None:
+    key, _, value = change.partition(" = ")
+    with pytest.raises(AggregationError, match=r"rules\.toml:1: x: ") as refused:
+        aggregation_rules.read([("rules.toml", a_counting_rule(**{key: value}))])
+    assert said in str(refused.value)
+
+
+def a_counting_rule(**changes: str) -> str:
     row = {
         "name": '"x"', "effect": '"nic.link.down"', "relation": '"port_of_switch"', "at": '"leaf"', "fewest": "3",
         "counts": '"children"', "window": '"60s"', "concludes": '"switch.ports_lost"', "because": '"it is"',
         "source": '"our choice"',
     }  # fmt: skip
-    key, _, value = change.partition(" = ")
-    text = "[[gather]]\n" + "\n".join(
-        f"{name} = {given}" for name, given in {**row, key: value}.items()
-    )
+    lines = [f"{name} = {given}" for name, given in {**row, **changes}.items()]
+    return "\n".join(["[[gather]]", *lines])
 
-    with pytest.raises(AggregationError, match=r"rules\.toml:1: x: ") as refused:
+
+@given(value=ODD_VALUES, data=st.data())
+def test_any_value_of_any_key_of_a_counting_rule_is_taken_or_its_row_is_named(
+    value: Any, data: st.DataObject
+) -> None:
+    keys = [each.name for each in fields(aggregation_rules.AggregationRule)]
+    key = data.draw(st.sampled_from(keys))
+    problems = list_problems(a_counting_rule(**{key: format_toml(value)}))
+    assert all(line.startswith("rules.toml:1: ") for line in problems)
+
+
+@given(value=ODD_VALUES)
+def test_any_value_in_place_of_counting_rules_is_taken_or_named(value: Any) -> None:
+    problems = list_problems(f"gather = {format_toml(value)}")
+    assert all(line.startswith("rules.toml:") for line in problems)
+
+
+def list_problems(text: str) -> list[str]:
+    """Why the file is refused, or nothing."""
+    try:
         aggregation_rules.read([("rules.toml", text)])
-    assert said in str(refused.value)
+    except AggregationError as error:
+        return str(error).splitlines()
+    return []
 
 
 @pytest.fixture
