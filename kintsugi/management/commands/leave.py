@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from runbooks.slurm.protocol import SlurmError
 
 if TYPE_CHECKING:
     from runbooks.node.traces import Traces
+    from runbooks.people.leaving import HeldDrain
 
 
 class Command(StoreCommand):
@@ -79,14 +80,12 @@ class Command(StoreCommand):
         for run in runs:
             self._say(f"* Run {run.pk} ({run.runbook} on {run.place}) ends where it is.")
         self._say("* Reservations for minor repairs are taken away.")
-        held = leaving.list_drains(self._world, give_back=self._give_back, now=now)
-        for drain in held:
+        for drain in self._list_drains():
             since = f", since {drain.since:%Y-%m-%d %H:%M %Z}" if drain.since else ""
             becomes = "given back" if drain.gives_back else "handed to people, and stays drained"
             but = f" It is not given back: {drain.objection}." if drain.objection else ""
             self._say(f'* {drain.node} ("{drain.reason}"{since}) is {becomes}.{but}')
         self._say("* Reboots that are not sent yet are cancelled where people have the node back.")
-        self._tell_not_held({drain.node for drain in held})
         ended = retention.count_past(now)
         self._say(f"* History of {sum(ended.values())} units is written to {self._directory}.")
         for traces in node_traces.look_after(
@@ -111,15 +110,7 @@ class Command(StoreCommand):
         if ended.settled_at is not None:
             time.sleep(max(0.0, (ended.settled_at - timezone.now()).total_seconds()))
         self._remove_reservations()
-        shown_nodes = set()
-        for left in leaving.leave_drains(
-            self._world, give_back=self._give_back, actor=self._actor, clock=timezone.now
-        ):
-            shown_nodes.add(left.node)
-            self._say(left.text)
-            if not left.is_done:
-                self._problems.append(left.text)
-        self._tell_not_held(shown_nodes)
+        self._leave_drains()
         self._export()
         entries = _list_entries(leaving.list_left_nodes())
         for traces in node_traces.look_after(self._world.shell, entries, removes=True):
@@ -130,6 +121,40 @@ class Command(StoreCommand):
                 )
         self._revoke_tokens()
         self._tell_remaining()
+
+    def _list_drains(self) -> Sequence[HeldDrain]:
+        from runbooks.people import leaving  # noqa: PLC0415  (runbooks and steps: as `restored`)
+
+        try:
+            held = leaving.list_drains(self._world, give_back=self._give_back, now=timezone.now())
+        except SlurmError as error:
+            self._tell_unread_slurm(error)
+            return ()
+        self._tell_not_held({drain.node for drain in held})
+        return held
+
+    def _leave_drains(self) -> None:
+        from runbooks.people import leaving  # noqa: PLC0415  (runbooks and steps: as `restored`)
+
+        shown_nodes = set()
+        try:
+            for left in leaving.leave_drains(
+                self._world, give_back=self._give_back, actor=self._actor, clock=timezone.now
+            ):
+                shown_nodes.add(left.node)
+                self._say(left.text)
+                if not left.is_done:
+                    self._problems.append(left.text)
+        except SlurmError as error:
+            self._tell_unread_slurm(error)
+            return
+        self._tell_not_held(shown_nodes)
+
+    def _tell_unread_slurm(self, error: SlurmError) -> None:
+        self._problems.append(
+            f"Slurm was not read: {error}. Drains that Kintsugi holds stay as they are: call this"
+            " again when Slurm answers."
+        )
 
     def _remove_reservations(self) -> None:
         from kintsugi.periodic import reserving  # noqa: PLC0415  (runbooks: as above)

@@ -447,6 +447,28 @@ def test_with_yes_it_does_all_of_it_and_says_what_remains(
         call("--yes", "--to", str(tmp_path / "out"), "--give-back", "gn002")
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("words", [(), ("--yes",)], ids=["listed", "done"])
+def test_a_slurm_that_does_not_answer_is_said_at_the_end_of_all_the_rest(
+    commanded: tuple[Site, Run],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    site, run = commanded
+    Run.objects.filter(pk=run.pk).update(leased_until=None)
+    site.slurm.is_answering = False
+    with pytest.raises(
+        CommandError, match="Drains that Kintsugi holds stay as they are: call"
+    ) as said:
+        call_command("leave", *words, "--to", str(tmp_path / "out"), actor="ada", skip_checks=True)
+    assert str(said.value).count("Slurm was not read") == 1
+    assert "What remains:" in capsys.readouterr().out
+    site.slurm.is_answering = True
+    assert site.slurm.read_nodes()[NODE].is_draining
+    assert "gn001 stays drained and is handed to people" in call("--yes", "--to", str(tmp_path))
+
+
 # Nodes
 # ---------------------------------------------------------------------------
 
