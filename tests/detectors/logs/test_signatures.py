@@ -679,6 +679,17 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "kernel: [ 8123.617543] md/raid:md7: raid level 6 active with 10 out of 10 devices, algorithm 2",
         "kernel: [ 8123.617543] md/raid10:md7: active with 12 out of 12 devices",
         "kernel: [ 8123.617543] hpsa 0000:07:00.0: scsi 7:1:0:7: added Direct-Access HP LOGICAL VOLUME",
+        "sshd[77]: error: kex_exchange_identification: Connection closed by remote host",
+        "sshd[77]: error: PAM: Authentication failure for fatal: no hostkeys from 10.0.0.7",
+        "sshd[77]: Invalid user error: Bind to port 22 on 10.0.0.7 failed from 10.0.0.7 port 77",
+        "CROND[77]: (seven) CMD (echo '(CRON) OPENDIR FAILED (/seven)')",
+        "rsyslogd[77]: action 'seven' resumed (module 'seven') [v8.26 try https://www.rsyslog.com/e/2359 ]",
+        "kea-dhcp4[77]: INFO  [kea-dhcp4.dhcp4/77.17] DHCP4_STARTED Kea DHCPv4 server started",
+        "kea-dhcp4[77]: ERROR [kea-dhcp4.dhcp4/77.17] DHCP4_PACKET_PROCESS_EXCEPTION malformed",
+        "mariadbd[77]: 2026-11-21  3:59:58 7 [Warning] Aborted connection 7 to db: 'slurm'",
+        "dhcpd[77]: DHCPACK on 10.0.0.7 to 00:00:5e:00:53:07 (no free leases) via seven0",
+        "ntpd[77]: error resolving pool seven.example: Temporary failure in name resolution (-3)",
+        "sssd[77]: (2026-11-21  3:59:58): [nss] [seven] (0x0400): request failed",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
