@@ -110,6 +110,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "kintsugi.web.middleware.health.HealthPages",  # first: they know no host name, session or user
     "django.middleware.security.SecurityMiddleware",
+    "kintsugi.web.middleware.null_characters.NullCharacterRefusal",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

@@ -104,6 +104,24 @@ class TestWhoSees:
             pages, 200
         )
 
+    @pytest.mark.parametrize(
+        "page", ["/unread/", "/catalogue/", "/shadow/", "/incidents/incident/"]
+    )
+    def test_an_address_with_a_null_character_is_refused_in_words(
+        self, people: People, page: str
+    ) -> None:
+        answer = people.viewer.get(page, {"q": "a\0b"})
+        assert answer.status_code == 400
+        assert "null character" in answer.content.decode()
+
+    @pytest.mark.parametrize(
+        "page", ["/unread/", "/catalogue/", "/shadow/", "/incidents/incident/"]
+    )
+    def test_an_odd_query_is_answered(self, people: People, page: str) -> None:
+        for value in ("-1", "99999999999999999999", "2026-13-45", "'", "²", "x" * 300):
+            for name in ("q", "page", "p", "o", "before", "since", "all"):
+                assert people.viewer.get(page, {name: value}).status_code in (200, 302)
+
     def test_a_viewer_is_offered_no_action(self, people: People, pages: list[str]) -> None:
         shown = "".join(people.viewer.get(page).content.decode() for page in pages)
         assert 'name="trigger"' not in shown
