@@ -411,6 +411,13 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "rcu: RCU restricting CPUs from NR_CPUS=8192 to nr_cpu_ids=192.",
         "i40e 0000:01:00.0: IWARP disabled, not enough MSI-X vectors",
         "i40e 0000:01:00.0 eno1: DCB is not enabled for adapter",
+        "i40e 0000:01:00.0: DCB init failed -7, disabled",
+        "mlx5_core 0000:01:00.0: invalid VPD tag 0x77 at offset 177",
+        "nvme 0000:01:00.0: invalid VPD tag 0x00 (size 0) at offset 0; assume missing optional EEPROM",
+        (
+            "2026-11-01T12:00:00.777+0000 7f777777 0 log_channel(cluster) log [WRN] : OSD bench result"
+            " of 77777.7 IOPS exceeded the threshold limit of 777.0 IOPS for osd.7."
+        ),
         "tsc: Fast TSC calibration failed",
         "smpboot: CPU 77 is now offline",
         "x86/tme: not enabled by BIOS",
