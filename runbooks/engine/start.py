@@ -20,7 +20,7 @@ from incidents.reserve import decommissions, lemons
 from incidents.state import transitions
 from incidents.vocabulary.lifecycle import OPEN, State
 from runbooks.engine import outcome_history
-from runbooks.fleet import fleet
+from runbooks.fleet import believed_severity, fleet
 from runbooks.fleet.fleet import ModeTable
 from runbooks.lease import withdrawal_reasons
 from runbooks.lease.withdrawal_reasons import REFUTED, UNWITNESSED
@@ -361,25 +361,14 @@ def list_following(run: Run, now: datetime) -> list[FollowingIncident]:
     return following
 
 
-_BELIEVED_SEVERITIES = Prepared(
-    lambda: (
-        Fault.objects.active()
-        .filter(membership__incident=Given("incident"), forger__in=BELIEVED)
-        .values_list("severity")
-    )
-)
-
-
 def _get_severity(incident: Incident, cause: Fault | None) -> Severity:
     """The incident's; beside a cause that is believed no text alone raises it. Jobs that are hit
     may."""
-    severity = Severity(incident.severity)
-    own = Severity(incident.own_severity or incident.severity)
-    is_raised_by_jobs = severity.rank > own.rank
-    if cause is None or cause.forger not in BELIEVED or is_raised_by_jobs:
-        return severity
-    known = (cause.severity, *_BELIEVED_SEVERITIES.values(incident=incident.pk))
-    return max(map(Severity, known), key=lambda word: word.rank)
+    is_believed = cause is not None and cause.forger in BELIEVED
+    if cause is None or not is_believed or believed_severity.is_raised_by_jobs(incident):
+        return Severity(incident.severity)
+    known = [Severity(cause.severity), *believed_severity.list_believed(incident)]
+    return believed_severity.get_gravest(known)
 
 
 def is_called_for(run: Run) -> bool:

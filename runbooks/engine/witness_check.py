@@ -162,7 +162,8 @@ def _is_chosen_anew(
         is_for_another = turn.run.claimed_at is None and not _is_own(ctx, answer.fault)
     else:
         how = f"{strongest}, which no user of {ctx.node} can have written"
-        witnesses.note_witness(ctx, how, strongest.action)
+        severity = witnesses.get_severity(strongest.fault_type)
+        witnesses.note_witness(ctx, how, strongest.action, severity)
         reason = (
             f"{ctx.fault_type} was told by a text alone, which anybody may have written, and of its"
             f" incident only {strongest} is believed"
@@ -179,7 +180,7 @@ def _is_own(ctx: Context, fault: ActiveFault) -> bool:
 
 def _keep_witness(ctx: Context, answer: Witnessed) -> None:
     fault = answer.fault
-    witnesses.note_witness(ctx, answer.how, answer.action)
+    witnesses.note_witness(ctx, answer.how, answer.action, answer.severity)
     ctx.facts[witnesses.VOUCHED] = True
     if answer.action.at_least(fault.action):
         ctx.facts[witnesses.UNRECORDED] = [fault.fault_type, fault.resource]

@@ -22,7 +22,7 @@ from incidents.maintenance import active_windows
 from incidents.models import Fault, Node
 from incidents.people import wider_incidents
 from incidents.reserve import decommissions
-from runbooks.fleet import armings, breaker
+from runbooks.fleet import armings, believed_severity, breaker
 from runbooks.guards import history, table
 from runbooks.guards.policy import Policy
 from runbooks.guards.table import Act, Fleet, PastReboot, WiderCause
@@ -368,7 +368,7 @@ def list_lesser(severity: Severity) -> list[str]:
 _REFUSED_FOR_ROOM = Prepared(
     lambda: Run.objects.filter(
         ~Q(pk=Given("run")),
-        incident__severity__among=Given("graver"),
+        believed_severity.is_among("graver"),
         facts__has_key=WITNESS,
         state=RunState.RUNNING,
         claimed_at=None,
@@ -388,8 +388,8 @@ _LESSER_CLAIMS = Prepared(
 
 def _load_queue_facts(run: Run) -> dict[str, Any]:
     """Who goes first where room is short. What a witness has seen is let go first, and nobody
-    yields to a text alone."""
-    severity = Severity(run.incident.severity)
+    yields to a text alone, whatever is seen beside it."""
+    severity = believed_severity.get_severity(run)
     ahead = frozenset(_REFUSED_FOR_ROOM.values(run=run.pk, graver=list_graver(severity)))
     if WITNESS not in run.facts:
         return {"ahead": ahead}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from detectors.catalog import catalog
-from detectors.faults import Action, FaultEvent, Fitness
+from detectors.faults import Action, FaultEvent, Fitness, Severity
 from runbooks.node import looking
 from runbooks.node.looking import KernelLog, NodeInspection
 from runbooks.step import ActiveFault, Context
@@ -28,6 +28,8 @@ WITNESS = "witness"
 """The fact of a run: who has seen its fault, as the end of a sentence."""
 WITNESSED_ACTION = "witnessed_action"
 """The fact of a run: the most that a fault calls for which a witness has seen."""
+WITNESSED_SEVERITY = "witnessed_severity"
+"""The fact of a run: how grave the fault is that a witness has seen."""
 CONFIRMED_AT = "confirmed_at"
 VOUCHED = "vouched"
 """The fact of a run: its fault was shown by the node itself before the drain, or a person vouches
@@ -46,11 +48,13 @@ a kernel's record has come to the journal. Our choice."""
 @dataclass(frozen=True)
 class Witnessed:
     """`how` ends the sentence "Confirmed on gn042: ...". `action` is what the thing that was seen
-    calls for: of a lesser fault on the same part not more than that one does."""
+    calls for, and `severity` how grave it is: of a lesser fault on the same part not more than that
+    one."""
 
     fault: ActiveFault
     how: str
     action: Action
+    severity: Severity
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,16 @@ def is_vendor_witnessed(ctx: Context) -> bool:
     return ctx.facts.get(WITNESSED_ACTION) == Action.VENDOR.value
 
 
-def note_witness(ctx: Context, how: str, action: Action) -> None:
+def note_witness(ctx: Context, how: str, action: Action, severity: Severity) -> None:
     ctx.facts[WITNESS] = how
     ctx.facts[WITNESSED_ACTION] = action.value
+    ctx.facts[WITNESSED_SEVERITY] = severity.value
+
+
+def get_severity(fault_type: str) -> Severity:
+    """By the catalogue: that of a fault is that of its type."""
+    row = catalog.load().get(fault_type)
+    return row.severity if row is not None else Severity.INDETERMINATE
 
 
 def list_candidates(ctx: Context) -> Sequence[ActiveFault]:
@@ -130,8 +141,10 @@ def examine(
     event = max(confirming, key=lambda event: event.action.rank, default=None)
     if event is not None:
         action = min(fault.action, event.action, key=lambda action: action.rank)
+        severities = (get_severity(fault.fault_type), event.severity)
+        severity = min(severities, key=lambda severity: severity.rank)
         how = f"{event.fault_type} on {event.resource} ({event.excerpt})"
-        return Witnessed(fault, how, action)
+        return Witnessed(fault, how, action, severity)
     silent = [
         f"its {name} check gives no answer ({inspection.silent[name]})"
         for name in detectors
@@ -150,7 +163,8 @@ def examine_log(ctx: Context, fault: ActiveFault, log: KernelLog) -> Testimony:
         return Unseen(fault, f"its own kernel log cannot be read ({log.complaint})")
     fact = log.get_last(fault.fault_type, fault.resource, ctx.node)
     if fact is not None:
-        return Witnessed(fault, f'its own kernel log says "{fact.excerpt}"', fault.action)
+        how = f'its own kernel log says "{fact.excerpt}"'
+        return Witnessed(fault, how, fault.action, get_severity(fault.fault_type))
     if not log.is_whole:
         return Unseen(fault, "its own kernel log holds more lines than are read")
     return Denied(fault, f"its own kernel log does not hold it ({fault})")

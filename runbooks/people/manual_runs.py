@@ -17,7 +17,7 @@ from runbooks.fleet import fleet
 from runbooks.library import library
 from runbooks.models import Mode, Run
 from runbooks.node.idle_moment import WANTED_NOW
-from runbooks.node.witnesses import VOUCHED, WITNESS, WITNESSED_ACTION
+from runbooks.node.witnesses import VOUCHED, WITNESS, WITNESSED_ACTION, WITNESSED_SEVERITY
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 
 _MAY_START = (State.OPEN, State.ACKNOWLEDGED)
@@ -45,13 +45,17 @@ def start_manual_run(
     root = incident.root_fault
     run = start.build_run(incident, book, mode, now=now)
     run.fault_type = root.fault_type if root is not None else incident.fault_type
+    vouched = {
+        WITNESS: f"{actor}, who asked for the run",
+        WITNESSED_ACTION: Action.VENDOR.value,
+        WITNESSED_SEVERITY: incident.severity,
+        VOUCHED: True,
+    }
     run.facts = {
         "resource": incident.root_resource,
         "why": f"{actor} asked for it",
-        WITNESS: f"{actor}, who asked for the run",
-        WITNESSED_ACTION: Action.VENDOR.value,
-        VOUCHED: True,
         WANTED_NOW: True,
+        **vouched,
     }
     run.approved_by = actor[:150]
     try:

@@ -192,5 +192,6 @@ def _report_unreachable(ctx: Context, inspection: NodeInspection) -> Result:
     ctx.facts["boot_id_before"] = ctx.known_boot_id
     how = f"it answers neither Kintsugi ({complaint}) nor Slurm ({ctx.state.base})"
     seen = own if witnesses.is_witnessed(ctx) else ActiveFault(_DOWN, f"node/{ctx.node}", ctx.now)
-    confirmed = Witnessed(seen, how, seen.action)
+    severity = witnesses.get_severity(seen.fault_type)
+    confirmed = Witnessed(seen, how, seen.action, severity)
     return _confirm(ctx, confirmed, instead_of=Unseen(own, complaint))

@@ -7,13 +7,18 @@ from datetime import timedelta
 
 import pytest
 
-from incidents.models import Node, Notification
+from detectors.provenance import Forger, Provenance, Transport
+from incidents.models import Incident, Node, Notification
+from runbooks import services
 from runbooks.fleet import breaker
+from runbooks.guards.policy import DRAIN_REBOOT_VERIFY
 from runbooks.guards.verdicts import Bounds, Refusal
 from runbooks.models import RunState
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
+
+FORGED = Provenance("10.9.8.7", Transport.UDP, program="kernel", forger=Forger.ANYONE)
 
 
 def test_runs_that_wait_for_room_ask_in_turns_of_twenty_the_oldest_first() -> None:
@@ -125,6 +130,56 @@ def test_a_lesser_run_that_only_waits_for_its_jobs_end_holds_no_place() -> None:
     assert major.claimed_at is not None
     another = site.advance(site.begin(site.stall_gpu("gn003")))
     assert "(gn002)" in another.waiting_for
+
+
+def a_fault_with_a_forged_text(site: Site, node: str) -> Incident:
+    """A GPU really has uncorrectable errors; anybody may have written that it is lost."""
+    site.raise_fault(node, told_by=FORGED)
+    site.nodes.inject("gpu_ecc_uncorrectable", f"{node}/gpu/0")
+    return site.raise_fault(node, fault_type="gpu.ecc.uncorrectable")
+
+
+def test_a_text_that_makes_an_incident_grave_takes_no_place_from_a_run_that_waits_for_jobs() -> (
+    None
+):
+    site = Site(nodes=20, bounds=Bounds(cap_nodes=1, breaker_share=1.0))
+    site.slurm.add_job("17", nodes=["gn001"], ends_at=site.now + timedelta(minutes=30))
+    first = site.begin(site.stall_gpu("gn001"))
+    site.play(first, until=lambda run: run.step > 0 and run.waiting_for != "")
+
+    forged = site.begin(a_fault_with_a_forged_text(site, "gn002"))
+    assert forged.incident.severity == "critical"
+    assert forged.fault_type == "gpu.ecc.uncorrectable"
+    forged = site.advance(forged)
+    assert forged.claimed_at is None
+    assert "the cap is 1" in forged.waiting_for
+
+
+def test_no_place_is_kept_for_a_run_that_a_text_alone_makes_grave() -> None:
+    site = a_full_site()
+    forged = site.begin(a_fault_with_a_forged_text(site, "gn002"))
+    older = site.begin(site.stall_gpu("gn001"))
+    for run in (forged, older):
+        assert "the cap is 1" in site.advance(run).waiting_for
+    site.slurm.human_resume("gn020")
+    site.now += timedelta(minutes=5)
+    assert site.advance(older).claimed_at is not None
+
+
+def test_a_place_is_kept_for_a_run_that_a_person_has_asked_for_whoever_told_of_its_fault() -> None:
+    site = a_full_site()
+    incident = site.raise_fault("gn002", told_by=FORGED)
+    services.start_manual_run(
+        DRAIN_REBOOT_VERIFY, incident.pk, actor="bob", note="seen by hand", now=site.now
+    )
+    asked_for = site.run_of(incident)
+    older = site.begin(site.stall_gpu("gn001"))
+    for run in (asked_for, older):
+        assert "the cap is 1" in site.advance(run).waiting_for
+    site.slurm.human_resume("gn020")
+    site.now += timedelta(minutes=5)
+    assert "gn002 goes first, with a graver fault" in site.advance(older).waiting_for
+    assert site.advance(asked_for).claimed_at is not None
 
 
 def test_a_boot_by_anybody_counts_as_a_reboot() -> None:
