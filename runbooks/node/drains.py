@@ -200,13 +200,18 @@ def _is_asked_with_reason(ctx: Context) -> bool:
     """Whether a node in service shows a reason that another request for a reboot has brought. Slurm
     writes one where none stands: our own request has none, where it came while our drain stood."""
     reason = ctx.state.reason
-    written = ownership.load_written(ctx.facts)
-    is_left = any(reason.startswith(row.reason) for row in written)
-    # A resume keeps it from 23.11 to 25.11, and Slurm may have put its own in the place of ours.
-    is_left = is_left or drain_reasons.find_cause(reason) not in (None, "reboot")
+    # Slurm may have put its own in the place of ours.
+    is_left = _is_own_reason_left(ctx) or drain_reasons.find_cause(reason) not in (None, "reboot")
     if not reason or is_left or reason == ctx.facts.get(_TOLD_UNDER):
         return False
     return bool(ctx.facts.get(ASKED_UNDER_DRAIN))
+
+
+def _is_own_reason_left(ctx: Context) -> bool:
+    """On a node that is in service: a resume keeps it from 23.11 to 25.11, where no accounts are
+    kept."""
+    written = ownership.load_written(ctx.facts)
+    return any(ctx.state.reason.startswith(row.reason) for row in written)
 
 
 def withdraw_own_reboot(ctx: Context) -> str:
@@ -223,9 +228,17 @@ def withdraw_own_reboot(ctx: Context) -> str:
         return _format_standing_reboot(ctx)
     ctx.world.slurm_writer.withdraw_reboot(ctx.node, as_seen=ctx.state)
     ctx.facts[REBOOT_CANCELLED] = True
-    return (
+    cancelled = (
         "The reboot that Kintsugi had asked for, and that Slurm had not sent, is cancelled:"
         f" {ctx.node} runs on."
+    )
+    if not _is_own_reason_left(ctx):
+        return cancelled
+    # A resume takes ours back, and a request after it shows as ours does after State=UNDRAIN: the
+    # same flags, reason, setter and times (measured in 24.11).
+    return (
+        f"{cancelled} Whoever has asked for one since they put it back into service, which Slurm"
+        f" does not tell from Kintsugi's, asks again: scontrol reboot {ctx.node}"
     )
 
 

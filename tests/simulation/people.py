@@ -17,9 +17,11 @@ from incidents.vocabulary.lifecycle import OPEN, Trigger
 from runbooks import questions, services
 from runbooks.engine import approvals
 from runbooks.models import UNFINISHED, Mode, Question, Run, RunState, StepRun
+from runbooks.node import drains
 from runbooks.node.holding import SHOWN_AT
 from runbooks.outcomes import Controlled, ControlRefused
 from runbooks.people import decommission, leaving
+from runbooks.slurm import ownership
 from runbooks.slurm.protocol import NodeState, SlurmError
 from tests.simulation.record import Word
 
@@ -179,10 +181,19 @@ class People:
         play.note("bob", f"scontrol reboot {node}", node)
 
     def _is_like_ours(self, node: str) -> bool:
-        """Under our drain, where a worker has died asking for ours: nothing tells the two apart
-        (docs/runbooks.md says so)."""
+        """Nothing tells the two apart (docs/runbooks.md says so): under our drain, where a worker has
+        died asking for ours; in service, where a resume that no run has seen yet has taken ours back
+        and left our reason, as after State=UNDRAIN alone (tests/runbooks/slurm/
+        test_real_slurm_states.py has it of real ones)."""
         attempts = StepRun.objects.filter(name="reboot", outcome=StepRun.Outcome.ATTEMPTED)
-        return attempts.filter(run__node__name=node, run__state__in=UNFINISHED).exists()
+        if attempts.filter(run__node__name=node, run__state__in=UNFINISHED).exists():
+            return True
+        state = self.play.look(node)
+        runs = Run.objects.filter(node__name=node).values_list("facts", flat=True)
+        awaiting = [facts for facts in runs if drains.is_own_reboot_awaited(facts)]
+        written = [row for facts in awaiting for row in ownership.load_written(facts)]
+        is_reason_left = any(state.reason.startswith(row.reason) for row in written)
+        return is_reason_left and not state.is_out
 
     def stop(self) -> None:
         play, record = self.play, self.play.record

@@ -594,6 +594,34 @@ def test_a_reboot_that_a_person_asks_for_after_ours_went_with_our_drain_is_their
     assert node(site).flags == {"REBOOT_REQUESTED"}
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_reboot_that_slurm_shows_as_ours_is_cancelled_and_whoever_wants_it_is_told_to_ask_again(
+    is_resumed: bool,
+) -> None:
+    """Under 24.11 without accounts a reboot that a person asks for once they have resumed the node,
+    which takes ours back, shows just as ours does once they have taken the drain alone away."""
+    site = Site(nodes=2, slurm={"SLURM_VERSION": "24.11.5"})
+    site.slurm.keeps_accounts = False
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    reason = node(site).reason
+    if is_resumed:
+        site.slurm.human_resume("gn001")
+        assert node(site).flags == frozenset()
+        site.slurm.human_reboot("gn001")
+    else:
+        site.slurm.update("gn001", "UNDRAIN", "")
+    assert (node(site).flags, node(site).reason) == ({"REBOOT_REQUESTED"}, reason)
+    site.now += timedelta(seconds=5)
+    run = site.advance(run)
+    assert (run.state, node(site).flags) == (RunState.ABORTED, frozenset())
+    told = " ".join(site.story(run.incident))
+    assert "gn001 runs on. Whoever has asked for one since they put it back" in told
+    assert "asks again: scontrol reboot gn001" in told
+
+
 def test_a_run_that_a_person_ends_just_before_its_reboot_counts_no_later_one_as_its_own() -> None:
     site = Site(nodes=2)
     run = site.play(

@@ -20,6 +20,7 @@ from fixtures.cluster.slurm_daemons import (
     LAST_THAT_FORGETS,
     SlurmDaemons,
     SlurmOptions,
+    clears_reason_on_resume,
     get_version,
 )
 from fixtures.cluster.slurm_supervisor import CONTROLLER, descendants_named
@@ -323,6 +324,49 @@ def test_a_resume_that_slurmctld_did_not_keep_is_made_again(tmp_path: Path) -> N
         assert reboots_asked(daemons, "gn001") == 1
         story = list(incident.timeline.values_list("text", flat=True))
         assert sum(text.endswith("Kintsugi resumed it again.") for text in story) == 1, story
+
+
+def test_a_reboot_after_a_resume_shows_as_one_that_outlasts_its_drain_where_reasons_are_kept(
+    tmp_path: Path,
+) -> None:
+    """From 23.11 to 25.11 without accounts; elsewhere the request after the resume brings a reason
+    of its own. The job keeps both requests queued."""
+    resumed, undrained = "gn001", "gn002"
+    with SlurmDaemons(tmp_path, nodes=[resumed, undrained], cluster_name=CLUSTER) as daemons:
+        options = ("--exclusive", "--nodes=2", "--output=/dev/null")
+        daemons.command("sbatch", *options, "--wrap=sleep 600")
+        client = real_client(daemons)
+        daemons.wait_until(
+            lambda: {node.base for node in client.read_nodes().values()} == {"ALLOCATED"},
+            what="a job on both nodes",
+        )
+        for name in (resumed, undrained):
+            daemons.command("scontrol", "update", f"NodeName={name}", "State=DRAIN", "Reason=ours")
+            daemons.command("scontrol", "reboot", name)
+        before = client.read_nodes()
+        daemons.command("scontrol", "update", f"NodeName={resumed}", "State=RESUME")
+        daemons.command("scontrol", "update", f"NodeName={undrained}", "State=UNDRAIN")
+        daemons.command("scontrol", "reboot", resumed)
+        after = client.read_nodes()
+        theirs, ours = (_get_shown(before[name], after[name]) for name in (resumed, undrained))
+        assert theirs.flags == ours.flags == {"REBOOT_REQUESTED"}
+        assert (theirs == ours) is not clears_reason_on_resume(get_version())
+
+
+def _get_shown(before: NodeState, after: NodeState) -> NodeState:
+    """What does not differ between two nodes by itself, and whether the reason's time is another."""
+    is_unchanged = after.reason_changed_at == before.reason_changed_at
+    return NodeState(
+        name="",
+        base=after.base,
+        flags=after.flags - {"NOT_RESPONDING"},
+        reason=after.reason,
+        reason_set_by=after.reason_set_by,
+        reason_changed_at=None if is_unchanged else after.reason_changed_at,
+        boot_time=None,
+        partitions=after.partitions,
+        comment=after.comment,
+    )
 
 
 def test_run_stops_and_asks_when_its_node_is_gone_from_slurm_conf(tmp_path: Path) -> None:
