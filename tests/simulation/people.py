@@ -21,9 +21,8 @@ from runbooks.node import drains
 from runbooks.node.holding import SHOWN_AT
 from runbooks.outcomes import Controlled, ControlRefused
 from runbooks.people import decommission, leaving
-from runbooks.slurm import ownership
 from runbooks.slurm.protocol import NodeState, SlurmError
-from tests.simulation.record import Word
+from tests.simulation.record import TakenBack, Word
 
 if TYPE_CHECKING:
     from tests.simulation.play import Play
@@ -134,8 +133,12 @@ class People:
         record.resumed_at[node] = play.site.now
         record.words.pop(node, None)
         record.overwritten_at.pop(node, None)
+        is_ours = "REBOOT_REQUESTED" in state.flags and node not in record.awaited_boots
         record.awaited_boots.pop(node, None)  # a resume cancels it, and it is theirs to cancel
         play.site.slurm.human_resume(node)
+        left = play.look(node)
+        if is_ours and left.reason == state.reason and node in record.ours_asked:
+            record.taken_back[node] = TakenBack(play.site.now, left)
         self._note_resumed(state)
         play.note("bob", f"scontrol update NodeName={node} State=RESUME", node)
 
@@ -188,12 +191,14 @@ class People:
         attempts = StepRun.objects.filter(name="reboot", outcome=StepRun.Outcome.ATTEMPTED)
         if attempts.filter(run__node__name=node, run__state__in=UNFINISHED).exists():
             return True
-        state = self.play.look(node)
-        runs = Run.objects.filter(node__name=node).values_list("facts", flat=True)
-        awaiting = [facts for facts in runs if drains.is_own_reboot_awaited(facts)]
-        written = [row for facts in awaiting for row in ownership.load_written(facts)]
-        is_reason_left = any(state.reason.startswith(row.reason) for row in written)
-        return is_reason_left and not state.is_out
+        record = self.play.record
+        taken_back = record.taken_back.get(node)
+        if taken_back is None or record.ours_asked[node] > taken_back.at:
+            return False
+        looking = Run.objects.filter(node__name=node, wake_at__isnull=False)
+        is_seen = not looking.exclude(facts__has_key=drains.RESUMED_AT).exists()
+        acts_since = [act for act in record.acts if act.node == node and act.at > taken_back.at]
+        return not (is_seen or acts_since) and self.play.look(node) == taken_back.left
 
     def stop(self) -> None:
         play, record = self.play, self.play.record

@@ -81,6 +81,15 @@ class Act:
     is_raced: bool = False
 
 
+@dataclass(frozen=True)
+class TakenBack:
+    """A person has resumed a node, and with that cancelled a reboot of ours. `left`: as it then
+    stands, with the reason of before."""
+
+    at: datetime
+    left: NodeState
+
+
 @dataclass
 class Record:
     """Times are the play's. `resumed` holds, by node, reasons under which a person has put it back
@@ -100,6 +109,7 @@ class Record:
     awaited_boots: dict[str, int] = field(default_factory=dict)
     persons_reboots: dict[str, datetime] = field(default_factory=dict)
     ours_asked: dict[str, datetime] = field(default_factory=dict)
+    taken_back: dict[str, TakenBack] = field(default_factory=dict)
     acts: list[Act] = field(default_factory=list)
     own_reasons: set[str] = field(default_factory=set)
     sick: set[str] = field(default_factory=set)
