@@ -4,6 +4,7 @@ code."""
 from __future__ import annotations
 
 import ast
+import fnmatch
 import functools
 import importlib
 import os
@@ -38,6 +39,10 @@ VAGUE_NAMES = {
 BROAD_EXCEPTS = 4
 # How many modules a folder holds at most, and one whose files are plug-ins.
 MODULES, PLUGINS = 16, 23
+TOP_LEVEL = {
+    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "manage.py"),
+    *("pyproject.toml", "uv.lock", "deploy", "docs", "packaging", "script", "tests", *PACKAGES),
+}
 # Imports under `if TYPE_CHECKING`.
 FOR_TYPES_ALONE: dict[str, set[str]] = {}
 # What the node check carries, by its imports and its packages of detectors, and every other detector
@@ -54,6 +59,14 @@ def _sources() -> list[Path]:
 
 
 SOURCES = _sources()
+
+
+def test_nothing_lies_at_the_top_level_that_is_not_named_here() -> None:
+    """A command that writes where it is called leaves files that `git add --all` takes in."""
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
+    names = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
+    left = {name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in ignored)}
+    assert names - left == TOP_LEVEL
 
 
 @functools.cache
