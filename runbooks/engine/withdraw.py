@@ -21,7 +21,7 @@ from runbooks.fleet import fleet
 from runbooks.lease import lease, withdrawal_reasons
 from runbooks.library import library
 from runbooks.models import Run, RunState, StepRun
-from runbooks.node import drains, overwritten
+from runbooks.node import drains, holding, overwritten
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.plan.escalation_levels import STEPS_THAT_TOUCH
 from runbooks.slurm.ownership import Held, TakenOver
@@ -194,6 +194,7 @@ def check_paused_run(run: Run, ctx: Context) -> None:
     if isinstance(hold, TakenOver) and hold.is_resumed and is_queued:
         result.take_over(turn, hold, left=drains.withdraw_own_reboot(ctx))
         return
+    holding.note_withdrawn_reboot(ctx)
     lease.release_paused(run, wake_at=ctx.now + _WHILE_QUEUED if is_queued else None)
 
 

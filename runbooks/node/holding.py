@@ -77,6 +77,16 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     )
 
 
+def note_withdrawn_reboot(ctx: Context) -> None:
+    """Of a look that does not end the run: a person's resume has taken our request for a reboot
+    back, and one that Slurm shows from then on is theirs. Raises SlurmError."""
+    if not drains.is_own_reboot_awaited(ctx.facts) or ctx.state.is_rebooting:
+        return
+    found = get_hold(ctx)
+    if isinstance(found, TakenOver) and found.is_resumed:
+        ctx.facts[drains.AWAITED_NO_MORE] = ctx.facts["reboot_at"]
+
+
 def note_shown_drain(ctx: Context) -> None:
     """Of a look after which nothing is left to do: get_hold notes it too."""
     if not drains.is_lent(ctx.facts) and isinstance(drains.evaluate_hold(ctx), Held):

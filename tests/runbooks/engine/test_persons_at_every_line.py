@@ -622,6 +622,24 @@ def test_a_reboot_that_slurm_shows_as_ours_is_cancelled_and_whoever_wants_it_is_
     assert "asks again: scontrol reboot gn001" in told
 
 
+def test_a_reboot_asked_for_after_a_paused_run_has_seen_the_resume_is_theirs() -> None:
+    site = Site(nodes=2, slurm={"SLURM_VERSION": "24.11.5"})
+    site.slurm.keeps_accounts = False
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    services.pause(run.pk, actor="bob", now=site.now)
+    site.slurm.human_resume("gn001")
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    site.slurm.human_reboot("gn001")
+    site.now += timedelta(minutes=1)
+    services.resume(run.pk, actor="bob", now=site.now)
+    run = site.advance(run)
+    assert (run.state, node(site).flags) == (RunState.ABORTED, {"REBOOT_REQUESTED"})
+
+
 def test_a_run_that_a_person_ends_just_before_its_reboot_counts_no_later_one_as_its_own() -> None:
     site = Site(nodes=2)
     run = site.play(

@@ -331,6 +331,19 @@ def test_node_that_slurm_took_back_unverified_is_drained_again() -> None:
     assert site.play(run).state == RunState.SUCCEEDED
 
 
+def test_node_that_slurm_took_back_under_a_paused_run_is_drained_again_when_it_goes_on() -> None:
+    """A look in between does not take that for a person's resume."""
+    site = Site(slurm={"ReturnToService": "2", "ResumeTimeout": "15 sec"})
+    run = site.play(site.begin(site.lose_gpu()), until=at_step("wait_for_boot"))
+    site.now += BOOT + timedelta(seconds=30)
+    services.pause(run.pk, actor="bob", now=site.now)
+    run = site.advance(run)
+    assert not site.slurm.read_nodes(("gn001",))["gn001"].is_out
+    services.resume(run.pk, actor="bob", now=site.now)
+    site.advance(run)
+    assert site.slurm.read_nodes(("gn001",))["gn001"].is_drained
+
+
 def test_node_that_a_person_resumed_is_left_to_them_where_slurm_takes_nothing_back() -> None:
     site = Site(slurm={"ReturnToService": "1", "ResumeTimeout": "15 sec"})
     run = site.play(site.begin(site.lose_gpu()), until=at_step("wait_for_boot"))
