@@ -301,11 +301,14 @@ _OF_KERNEL = re.compile(
 # Which process of a parallel job wrote the line, as who began it puts it before each: Open MPI and
 # PRRTE (iof, `--output tag`, tag-detailed, tag-fullname and rank), torchrun (torch/distributed/
 # elastic/multiprocessing/tail_log.py: role and local rank), PyTorch's handler of exceptions
-# (torch/distributed/distributed_c10d.py), Ray and vLLM (ray/_private/worker.py), in colour or not.
+# (torch/distributed/distributed_c10d.py), Ray and vLLM (ray/_private/worker.py), in colour or not;
+# srun with --label (slurm, src/common/write_labelled_message.c: the task's number) before what a
+# step or NCCL says.
 _JOB_LABELS = re.compile(
     r"(?:(?:\x1b\[[\d;]{0,12}m){0,2}(?:"
     r"\[(?:[\w.@-]{1,120},)?\d{1,9}\](?:\[[\w.-]{1,120}:\w{1,10}\])?<std(?:out|err|diag)>: ?"
     r"|\[[a-z][a-z_]{0,30}\d{1,6}\]: ?"
+    r"| {0,7}\d{1,8}: (?=(?:slurmstepd|srun|pyxis|spank)\b|[\w.-]{1,64}:\d{1,10}:\d{1,10} \[\d)"
     r"|\([\w.:<>-]{1,100}(?: [a-z]{1,12}=[\w.:-]{1,45}){0,2} pid=\d{1,9}(?:, ip=[\da-f.:]{2,45})?\)"
     r"(?:\x1b\[[\d;]{0,12}m)? "
     r")){1,3}"
@@ -317,8 +320,9 @@ _OF_RING = re.compile(
     r"(?!segfault |general protection|trap |bad frame)"
 )
 # A slurmd beside others on one machine adds its node's name (slurm, src/slurmd/slurmd/slurmd.c:
-# MULTIPLE_SLURMD).
-_SLURMD_OF_NODE = "slurmd-"
+# MULTIPLE_SLURMD), and slurmstepd the name of its own where it speaks into a job's output
+# (src/slurmd/slurmstepd/slurmstepd.c, src/common/log.c).
+_OF_NODE = ("slurmd", "slurmstepd")
 # What such a line's program counts as: not the kernel, which is meant where a line names none.
 _JOB = "job"
 # Levels before a message whose program wrote no name, as Slurm's daemons in the foreground.
@@ -808,7 +812,8 @@ def _take_program(rest: str, *, is_bare: bool) -> tuple[str, str]:
         or (is_bare and _is_no_program(found["name"]))
     ):
         return "", rest
-    name = "slurmd" if found["name"].startswith(_SLURMD_OF_NODE) else found["name"]
+    daemon, dash, _node = found["name"].partition("-")
+    name = daemon if dash and daemon in _OF_NODE else found["name"]
     return name, rest[found.end() :]
 
 

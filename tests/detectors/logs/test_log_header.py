@@ -374,6 +374,21 @@ def test_a_line_that_a_launcher_labels_is_a_jobs_and_not_the_kernels(label: str)
     assert (found.program, found.body) == ("job", XID)
 
 
+def test_the_number_of_a_task_before_what_a_step_says_is_a_label() -> None:
+    found = header("17: slurmstepd: error: it failed")
+    assert (found.program, found.body) == ("job", "slurmstepd: error: it failed")
+
+
+def test_a_step_that_names_its_node_is_slurmstepd() -> None:
+    found = header("slurmstepd-gn042: error: it failed")
+    assert (found.program, found.body) == ("slurmstepd", "error: it failed")
+
+
+def test_a_number_before_anything_else_is_no_label() -> None:
+    found = header("2: eth0: it failed")
+    assert (found.program, found.body) == ("", "2: eth0: it failed")
+
+
 def test_a_launchers_stamp_ends_before_its_label() -> None:
     found = header("Sun Jan 12 03:04:05 2025[1,3]<stderr>:it failed")
     assert (found.occurred_at, found.program, found.body) == (AT, "job", "it failed")

@@ -696,6 +696,12 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "mariadbd[77]: 2026-11-21  3:59:58 7 [Warning] Aborted connection 7 to db: 'slurm'",
         "dhcpd[77]: DHCPACK on 10.0.0.7 to 00:00:5e:00:53:07 (no free leases) via seven0",
         "ntpd[77]: error resolving pool seven.example: Temporary failure in name resolution (-3)",
+        "kernel: [    0.617543] Initramfs unpacking failed: Decoding failed",
+        "kernel: [ 8123.617543] sd 7:0:7:0: [sdg] Add. Sense: Power on, reset, or bus device reset",
+        "systemd[1]: user@1777.service: Failed with result 'exit-code'.",
+        "systemd[1]: seven.service: Succeeded.",
+        "cloud-init[77]: 2026-11-21 03:59:58,717 - util.py[WARNING]: Deprecated key seven",
+        "docker[77]: Error response from daemon: No such container: seven",
         "sssd[77]: (2026-11-21  3:59:58): [nss] [seven] (0x0400): request failed",
     ],
 )
