@@ -5,13 +5,20 @@ from __future__ import annotations
 import itertools
 import socket
 
-from tests.services.ports import free_port, is_free, list_own_ports
+from fixtures.cluster import slurm_daemons
+from tests.services.ports import PORTS, free_port, is_free, list_own_ports
 
 
 def test_no_two_workers_have_a_port_in_common() -> None:
     own = [set(list_own_ports(f"gw{number}")) for number in range(8)]
     assert all(own)
     assert not any(one & other for one, other in itertools.combinations(own, 2))
+
+
+def test_no_server_is_given_a_port_that_a_private_slurm_may_take() -> None:
+    """Each asks whether a port is free, and neither knows what the other's servers, still starting,
+    will bind."""
+    assert not set(PORTS) & set(slurm_daemons.PORTS)
 
 
 def test_a_run_that_is_not_distributed_has_ports_too() -> None:

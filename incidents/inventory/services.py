@@ -1,7 +1,6 @@
 """The inventory: what should be there, where it is reached, and which part is in which slot.
 
-One door for the rest of Kintsugi; the work is done in the `inventory_*` files, `ledger` and
-`graphs`.
+What the rest of Kintsugi calls; the work is done in the modules beside this one.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 from tests.services.patience import deadline_in
 
-# Below those that Linux gives to connections as they are made (net.ipv4.ip_local_port_range, 32768
-# to 60999): none of these takes a port before its server has come up and bound it.
-_PORTS = range(16_384, 32_768)
+# Below those of a private Slurm (slurm_daemons.PORTS), and below those that Linux gives to
+# connections as they are made (net.ipv4.ip_local_port_range, 32768 to 60999): none of these takes a
+# port before its server has come up and bound it.
+PORTS = range(10_000, 20_000)
 # Each worker of a test run has ports of its own: that of a server that is still starting is given
 # to no other worker's server.
 _WORKERS = 8
@@ -21,9 +22,9 @@ _WORKERS = 8
 
 def list_own_ports(worker: str) -> range:
     """Those of one worker, by its name (`gw1`; empty: not distributed)."""
-    size = len(_PORTS) // _WORKERS
+    size = len(PORTS) // _WORKERS
     first = int(worker.removeprefix("gw") or 0) % _WORKERS * size
-    return _PORTS[first : first + size]
+    return PORTS[first : first + size]
 
 
 def _walk_own_ports() -> Iterator[int]:
@@ -39,10 +40,10 @@ _candidates = _walk_own_ports()
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
     """A port nobody listens on now, and that no other test of this run is given."""
-    for port in itertools.islice(_candidates, len(_PORTS)):
+    for port in itertools.islice(_candidates, len(PORTS)):
         if is_free(port, kind):
             return port
-    raise AssertionError(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free")
+    raise AssertionError(f"no port of {PORTS.start} to {PORTS.stop - 1} is free")
 
 
 def is_free(port: int, kind: socket.SocketKind) -> bool:
