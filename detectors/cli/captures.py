@@ -9,6 +9,7 @@ it in `before/`, made of the same files. Python 3.9, standard library alone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +26,7 @@ from detectors.transports import error_text
 
 BEFORE = "before"
 _APART = timedelta(seconds=60)
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
 class CaptureError(Exception):
@@ -164,7 +166,7 @@ def parse_snmprec(text: bytes) -> dict[str, SnmpValue]:
 def _parse_snmp_value(tag: str, value: bytes) -> SnmpValue:
     text = value.decode("latin-1").strip()
     if tag in ("2", "65", "66", "67", "70"):
-        return int(text) if text.lstrip("-").isdigit() else None
+        return int(text) if _INTEGER.fullmatch(text) else None
     if tag == "6":
         return text.lstrip(".")
     if tag in ("4x", "64x", "68x"):
@@ -175,6 +177,8 @@ def _parse_snmp_value(tag: str, value: bytes) -> SnmpValue:
     if tag == "64":
         parts = text.split(".")
         return (
-            bytes(int(part) & 0xFF for part in parts) if all(p.isdigit() for p in parts) else value
+            bytes(int(part) & 0xFF for part in parts)
+            if all(p.isdecimal() for p in parts)
+            else value
         )
     return value if tag == "4" else None

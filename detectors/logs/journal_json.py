@@ -60,7 +60,7 @@ def _get_text(entry: dict[str, Any], name: str) -> Optional[str]:
 
 def _get_number(entry: dict[str, Any], name: str, *, highest: int) -> Optional[int]:
     text = _get_text(entry, name) or ""
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(highest))
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(highest))
     return int(text) if is_number and int(text) <= highest else None
 
 

@@ -7,6 +7,7 @@ For sites where the nodes themselves cannot be asked, and as a second eye where 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -120,7 +121,7 @@ def _observe_scrapes(
             is_up = series.value == 1
             text = {} if is_up else {"text": f"Prometheus cannot scrape {instance or host} ({job})"}
             yield reading.saw("prometheus.scraped", is_up, where, **attributes, **text)
-        elif name == "age" and series.value == series.value:
+        elif name == "age" and math.isfinite(series.value):
             text = {
                 "text": f"the last scrape of {instance or host} ({job}) is {series.value:.0f} s old"
             }

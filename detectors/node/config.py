@@ -215,7 +215,7 @@ def _is_address(text: str) -> bool:
     """A node's address in the inventory may be a name, or the loopback end of a tunnel to it."""
     if text.startswith("127.") or text == "::1":
         return False
-    return text.replace(".", "").isdigit() or ":" in text
+    return text.replace(".", "").isdecimal() or ":" in text
 
 
 def _observe_sizes(

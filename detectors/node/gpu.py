@@ -246,7 +246,7 @@ def _count_profiles(declared: str) -> Counter[str]:
     for part in declared.lower().replace(" ", ",").split(","):
         name, _, number = part.partition(":")
         if name and name != "none":
-            counts[name] += int(number) if number.isascii() and number.isdigit() else 1
+            counts[name] += int(number) if number.isascii() and number.isdecimal() else 1
     return counts
 
 

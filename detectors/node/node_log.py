@@ -237,4 +237,4 @@ def _parse_message(value: object) -> str:
 
 def _parse_number(value: object) -> int:
     text = str(value)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0

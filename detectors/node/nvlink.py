@@ -321,7 +321,7 @@ def _is_fully_bonded(rows: Sequence[Sequence[int]]) -> bool:
 
 def _count_links(cell: str) -> int:
     """`NV18` is 18 links bonded; any other word is a way over PCI Express."""
-    return int(cell[2:]) if cell.startswith("NV") and cell[2:].isdigit() else 0
+    return int(cell[2:]) if cell.startswith("NV") and cell[2:].isdecimal() else 0
 
 
 def _pack(counts: Mapping[tuple[str, str], int]) -> str:
@@ -336,7 +336,7 @@ def _unpack(text: str) -> dict[tuple[str, str], int]:
     for item in text.split(";"):
         name, _, count = item.partition("=")
         kind, _, link = name.partition("/")
-        if count.isdigit():
+        if count.isdecimal():
             found[kind, link] = int(count)
     return found
 

@@ -185,7 +185,7 @@ def _parse_sysfs(output: Optional[Output]) -> Iterator[Device]:
         if "class" not in values:
             continue
         bus = values.get("secondary_bus_number", "")
-        below = f"{pci[:4]}:{int(bus):02x}" if bus.isdigit() and len(bus) < 4 else ""
+        below = f"{pci[:4]}:{int(bus):02x}" if bus.isdecimal() and len(bus) < 4 else ""
         vendor = values.get("vendor", "")[2:]
         now = _link(values.get("current_link_speed", ""), values.get("current_link_width", ""))
         best = _link(values.get("max_link_speed", ""), values.get("max_link_width", ""))
@@ -232,7 +232,7 @@ def _add_line(device: Device, line: str) -> Device:
 def _link(speed: str, width: str) -> PcieLink:
     """`32.0 GT/s PCIe`, `8 GT/s`, `Unknown`; `16`."""
     gts = re.match(r"\d{1,3}(?:\.\d{1,3})?", speed)
-    lanes = int(width) if width.isdigit() and len(width) < 4 else 0
+    lanes = int(width) if width.isdecimal() and len(width) < 4 else 0
     known_speed = float(gts[0]) if gts else None
     known_lanes = lanes if lanes in _LANES else None
     return PcieLink(known_speed, known_lanes)
@@ -318,7 +318,7 @@ def _parse_errors(reading: Reading) -> Optional[dict[str, dict[str, int]]]:
         if not kind or pci is None or not totals:
             continue
         total = totals[0].split()[-1]
-        if total.isdigit():
+        if total.isdecimal():
             found.setdefault(pci, {})[kind] = int(total[:18])
     return found or None
 
@@ -336,7 +336,7 @@ def _unpack(text: str) -> dict[tuple[str, str], int]:
     for item in text.split(";"):
         name, _, count = item.partition("=")
         pci, _, kind = name.partition("/")
-        if count.isdigit():
+        if count.isdecimal():
             found[pci, kind] = int(count)
     return found
 

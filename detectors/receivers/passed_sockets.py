@@ -79,7 +79,7 @@ def take_passed_sockets(
     given = {name: environ.pop(name, "") for name in _VARIABLES}
     if given["LISTEN_PID"] != str(os.getpid()):
         return PassedSockets([])
-    if not given["LISTEN_FDS"].isdigit():
+    if not given["LISTEN_FDS"].isdecimal():
         raise PassedSocketError(f"LISTEN_FDS={given['LISTEN_FDS']}: expected a number")
     found: list[socket.socket] = []
     try:

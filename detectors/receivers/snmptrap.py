@@ -58,7 +58,7 @@ class TrapSenders:
     def find_port_name(self, switch: str, index: str) -> str:
         """SONiC numbers a port EthernetN as N + 1 (sonic-snmpagent, mibs/__init__.py): if the
         switch has that port."""
-        name = f"Ethernet{int(index) - 1}" if index.isdigit() and int(index) > 0 else ""
+        name = f"Ethernet{int(index) - 1}" if index.isdecimal() and int(index) > 0 else ""
         return name if name in self.ports.get(switch, frozenset()) else ""
 
 

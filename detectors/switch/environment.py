@@ -115,7 +115,7 @@ class _PortNames:
     def get_port_and_lane(self, sensor: Sensor, words: str) -> tuple[str, str]:
         """Port name and lane ("" where the sensor is the module's). The lane follows the port
         behind a slash."""
-        number = int(sensor.row) if sensor.row.isdigit() else 0
+        number = int(sensor.row) if sensor.row.isdecimal() else 0
         if number >= _SONIC_PORT_BASE:
             index = _get_sonic_index(number)
             if index in self.named:
@@ -125,7 +125,7 @@ class _PortNames:
         if whole:
             return whole, ""
         port, _, lane_text = words.rpartition("/")
-        if port and lane_text.isdigit():
+        if port and lane_text.isdecimal():
             return self._find_name(port) or port, lane_text
         return words, ""
 
@@ -193,7 +193,7 @@ def _observe_parts(
         kind = tables.get_number(switch_tables.ENTITY_CLASS, row)
         if serial and kind == _CHASSIS:
             yield reading.saw("switch.serial", serial)
-        if not serial or kind != _PORT or not row.isdigit() or int(row) < _SONIC_PORT_BASE:
+        if not serial or kind != _PORT or not row.isdecimal() or int(row) < _SONIC_PORT_BASE:
             continue
         port = named.get(_get_sonic_index(int(row)))
         if port is not None:

@@ -164,7 +164,7 @@ def _parse_address(row: str) -> str:
     """`1.4.10.0.0.1` (InetAddressType, length, octets) as `10.0.0.1`; IPv6 in full; empty for
     anything else."""
     parts = row.split(".")
-    if not all(part.isdigit() and int(part) < 256 for part in parts):
+    if not all(part.isdecimal() and int(part) < 256 for part in parts):
         return ""
     if parts[:2] == ["1", "4"] and len(parts) == 6:
         return ".".join(parts[2:])

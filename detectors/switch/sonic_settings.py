@@ -7,6 +7,7 @@ https://github.com/sonic-net/sonic-buildimage/blob/master/src/sonic-yang-models/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
@@ -17,6 +18,7 @@ NONE = "none"
 
 _LOSSLESS_DEFAULT = "3"
 _MOST_SHOWN = 8
+_EXPONENT = re.compile(r"-?[0-9]{1,3}")
 
 
 def get_observed(name: str, database: Database, declared: Mapping[str, str]) -> Optional[str]:
@@ -73,7 +75,7 @@ def _parse_span(text: str) -> set[int]:
     found: set[int] = set()
     for part in text.replace(" ", "").split(","):
         low, _, high = part.partition("-")
-        if low.isdigit() and (high or low).isdigit():
+        if low.isdecimal() and (high or low).isdecimal():
             found.update(range(min(int(low), 64), min(int(high or low), 64) + 1))
     return found
 
@@ -127,7 +129,8 @@ def _read_alpha(database: Database, declared: Mapping[str, str]) -> str:
     exponents = [
         get_field(row, "dynamic_th") for row in _find_lossless_profiles(database, declared)
     ]
-    whole = [int(text) for text in exponents if text.lstrip("-").isdigit() and abs(int(text)) <= 16]
+    numbers = [int(text) for text in exponents if _EXPONENT.fullmatch(text)]
+    whole = [number for number in numbers if abs(number) <= 16]
     return _join(str(2.0**exponent) for exponent in whole)
 
 

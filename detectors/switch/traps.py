@@ -159,7 +159,7 @@ def parse_text(text: str) -> Iterator[TrapNotification]:
             name, bound = NOTIFICATIONS.get(oid, oid.rpartition("::")[2]), []
             continue
         found = _VALUE_LINE.match(line.strip()) if name and len(bound) < _MOST_VALUES else None
-        if found is not None and ("::" in found["oid"] or found["oid"].lstrip(".")[:1].isdigit()):
+        if found is not None and ("::" in found["oid"] or found["oid"].lstrip(".")[:1].isdecimal()):
             bound.append(
                 _parse_text_value(
                     found["oid"].lstrip("."), found["value"].strip().strip('"').strip()[:_LONGEST]
@@ -318,7 +318,7 @@ def _read_optics(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]
 
 def _read_disabled(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     index = trap.get_index("cErrDisableIfStatusCause").partition(".")[0]
-    unnamed = f"ifindex:{index}" if index.isdigit() else ""
+    unnamed = f"ifindex:{index}" if index.isdecimal() else ""
     port = _get_port(trap, port_name) or port_name(index) or unnamed
     cause = trap.get_value("cErrDisableIfStatusCause")
     text = f"the switch shut port {port or 'unknown'} because of {cause}"

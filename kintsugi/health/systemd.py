@@ -37,6 +37,7 @@ def notify(state: str) -> bool:
 def get_watchdog_period_s() -> float | None:
     """How often systemd is to hear of this process; None: it does not wait for it."""
     period = os.environ.get("WATCHDOG_USEC", "")
-    if not period.isdigit() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+    own_pid = str(os.getpid())
+    if not period.isdecimal() or os.environ.get("WATCHDOG_PID", own_pid) != own_pid:
         return None
     return int(period) / 1e6 * _SHARE

@@ -42,6 +42,10 @@ _PLAN_AGAIN = timedelta(minutes=10)
 _SILENCE = ("target.reachable", "detector.answered")
 # How far a node's clock differs from the one that Kintsugi works by.
 _DIFFERENCE = "clock.difference_s"
+# What a node's own check may say of its boot, and no kernel does: /proc/sys/kernel/random/boot_id
+# has 36 characters, the column 64; the time of a boot further back is none that Python knows.
+_LONGEST_BOOT_ID = 64
+_LONGEST_UPTIME = timedelta(days=36_500)
 
 
 @dataclass(frozen=True)
@@ -355,9 +359,9 @@ def _find_restarts(
     booted = _compute_boot_times(observations)
     restarts = []
     for observation in observations:
-        if observation.metric != "node.boot_id" or not observation.value:
+        boot_id = str(observation.value or "")
+        if observation.metric != "node.boot_id" or not 0 < len(boot_id) <= _LONGEST_BOOT_ID:
             continue
-        boot_id = str(observation.value)
         name = resources.host_of(observation.resource) or ""
         booted_at = booted.get(observation.resource)
         if name in boots and booted_at is not None and boot_id != boots[name][0]:
@@ -369,8 +373,10 @@ def _compute_boot_times(observations: Sequence[Observation]) -> dict[str, dateti
     times = {}
     for observation in observations:
         uptime = observation.value
-        if observation.metric == "node.uptime_s" and isinstance(uptime, int | float):
-            times[observation.resource] = observation.observed_at - timedelta(seconds=float(uptime))
+        if observation.metric != "node.uptime_s" or not isinstance(uptime, int | float):
+            continue
+        if 0 <= uptime < _LONGEST_UPTIME.total_seconds():
+            times[observation.resource] = observation.observed_at - timedelta(seconds=uptime)
     return times
 
 

@@ -44,4 +44,4 @@ def _parse_line(line: str) -> Holder | None:
     bus, _, rest = line.partition(", ")
     pid, _, name = rest.partition(", ")
     address = resources.pci_address(bus)
-    return Holder(address, pid, name.strip()) if address and pid.isdigit() else None
+    return Holder(address, pid, name.strip()) if address and pid.isdecimal() else None

@@ -28,14 +28,15 @@ _SHORT = timedelta(seconds=5)
 _EDAC = "/sys/devices/system/edac/mc"
 _CONTROLLER = re.compile(r"/(mc\d+)/(ce_count|ue_count|mc_name|ce_noinfo_count|ue_noinfo_count)$")
 _MODULE = re.compile(r"/(mc\d+)/((?:dimm|rank)\d+)/(dimm_label|dimm_ce_count|dimm_ue_count)$")
-_MACHINE_CHECKS = re.compile(r"^[ \t]*MCE:((?:\s+\d+)+)", re.MULTILINE)
+_MACHINE_CHECKS = re.compile(r"^[ \t]*MCE:((?:\s+\d{1,19})+)(?!\d)", re.MULTILINE)
 _KILLS = re.compile(r"^oom_kill\s+(\d{1,19})(?!\d)", re.MULTILINE)
 _TRACKED = re.compile(
-    r"^System time\s*:\s*([\d.]+(?:e-?\d+)?) seconds (fast|slow) of NTP time", re.MULTILINE
+    r"^System time\s*:\s*(\d{1,12}(?:\.\d+)?(?:e-?\d{1,2})?) seconds (fast|slow) of NTP time",
+    re.MULTILINE,
 )
 _LEAP = re.compile(r"^Leap status\s*:\s*(\S[^\r\n]{0,40})", re.MULTILINE)
 # `ntpq -c rv`: leap_none or leap_alarm, offset in milliseconds.
-_NTP_OFFSET = re.compile(r"\boffset=(-?\d+(?:\.\d+)?)")
+_NTP_OFFSET = re.compile(r"\boffset=(-?\d{1,15}(?:\.\d+)?)")
 _NTP_LEAP = re.compile(r"\b(leap_\w+|sync_\w+)")
 
 
@@ -162,7 +163,7 @@ def observe_edac(reading: Reading, output: Output) -> Iterator[Observation]:
         module, controller = _MODULE.search(path), _CONTROLLER.search(path)
         if module:
             modules.setdefault((module[1], module[2]), {})[module[3]] = value.strip()
-        elif controller and value.strip().isdigit():
+        elif controller and value.strip().isdecimal():
             counts.setdefault(controller[1], {})[controller[2]] = int(value)
     for kind, metric in (("ce", "memory.corrected"), ("ue", "memory.uncorrected")):
         had = [values[f"{kind}_count"] for values in counts.values() if f"{kind}_count" in values]
@@ -177,7 +178,7 @@ def _format_worn(kind: str, modules: dict[tuple[str, str], dict[str, str]]) -> s
     worn = []
     for (controller, name), values in sorted(modules.items()):
         count = values.get(f"dimm_{kind}_count", "0")
-        if count.strip("0").isdigit():
+        if count.strip("0").isdecimal():
             label = values.get("dimm_label") or f"{controller} {name}"
             worn.append(f"{label} has had {count}")
     return f"in its life: {', '.join(worn[:8])}" if worn else ""

@@ -169,9 +169,9 @@ def parse_alarms(text: str) -> Iterator[Alarm]:
             yield from _make_sensor_alarms(cells[0], "", cells[4], cells[2])
         elif len(cells) >= 9 and cells[0]:
             yield from _make_sensor_alarms(cells[0], "", f"{cells[1]} {cells[2]}", cells[3])
-        elif len(cells) in (6, 7) and cells[0].isdigit():
+        elif len(cells) in (6, 7) and cells[0].isdecimal():
             yield from _parse_freeipmi([cells[1], cells[2], *cells[-3:]])
-        elif len(cells) == 1 and line.count(",") >= 5 and line.split(",")[0].strip().isdigit():
+        elif len(cells) == 1 and line.count(",") >= 5 and line.split(",")[0].strip().isdecimal():
             yield from _parse_freeipmi([cell.strip() for cell in line.split(",", 5)][1:])
 
 

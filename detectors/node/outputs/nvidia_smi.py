@@ -392,7 +392,7 @@ def _parse_table(text: str) -> Iterator[PrintedGpu]:
     for number, line in enumerate(lines):
         above = line[:_LONGEST_LINE].split("|")[1:]
         names = above[0].split() if len(above) > 2 else []
-        pci = _TABLE_PCI.search(above[1]) if names and names[0].isdigit() else None
+        pci = _TABLE_PCI.search(above[1]) if names and names[0].isdecimal() else None
         if pci is None:
             continue
         values = {

@@ -254,7 +254,7 @@ def _set_mlxlink(module: OpticalModule, name: str, value: Any) -> None:
     elif name == "Raw Physical Errors Per Lane":
         parts = text.split(",")[:LANES]
         module.lane_errors = {
-            n: int(part) for n, part in enumerate(parts, 1) if part.strip().isdecimal()
+            n: int(part[-20:]) for n, part in enumerate(parts, 1) if part.strip().isdecimal()
         }
     elif name in ("Effective Physical Errors", "FEC Uncorrectable Codewords") and text.isdecimal():
         module.uncorrectable = max(module.uncorrectable or 0, int(text[:20]))

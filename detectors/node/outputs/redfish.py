@@ -206,7 +206,7 @@ def _add(logs: dict[str, list[tuple[str, Alarm]]], entry: dict[str, Any]) -> Non
 
 def _sort_key(key: str) -> tuple[int, str]:
     number = key.split("|")[1]
-    return int(number) if number.isdigit() and len(number) < 18 else 0, key
+    return int(number) if number.isdecimal() and len(number) < 18 else 0, key
 
 
 def _get_type(document: dict[str, Any]) -> str:

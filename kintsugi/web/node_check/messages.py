@@ -191,7 +191,8 @@ class _Rows:
 
 def _format_attributes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, attribute in attributes.items():
-        yield str(name)[:_LONGEST_ATTRIBUTE], str(attribute)[:_LONGEST_ATTRIBUTE]
+        text = resources.printable(str(attribute)[:_LONGEST_ATTRIBUTE])
+        yield resources.printable(str(name)[:_LONGEST_ATTRIBUTE]), text
 
 
 def _parse_value(value: object, metric: str) -> object:
@@ -204,7 +205,7 @@ def _parse_value(value: object, metric: str) -> object:
     # NaN is not smaller either.
     if isinstance(value, int | float) and not abs(value) < _LARGEST_NUMBER:
         raise RequestRefused(400, f"a value of {metric[:80]} is no number of 64 bits")
-    return value
+    return resources.printable(value) if isinstance(value, str) else value
 
 
 def _is_of_node(resource: str, node: str) -> bool:

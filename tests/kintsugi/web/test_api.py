@@ -423,3 +423,44 @@ def test_what_no_database_takes_in_a_name_is_shown_in_its_place(sign: str) -> No
     status, answer = post(READINGS, said((f"{GPU}{sign}", "gpu.present", False)))
     assert (status, answer["accepted"]) == (202, 1)
     assert not QuarantinedEvent.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("gpu.serial", "\0\0"),
+        ("gpu.serial", "x" * 2000),
+        ("gpu.uuid", "GPU-\0"),
+        ("gpu.driver_version", "550\0"),
+    ],
+)
+def test_a_value_that_no_column_takes_costs_nothing_else_of_its_report(
+    metric: str, value: str
+) -> None:
+    status, _ = post(READINGS, said((GPU, metric, value), (GPU, "gpu.present", False)))
+    assert status == 202
+    assert Fault.objects.active().filter(fault_type="gpu.lost").exists()
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "uptime_s"),
+    [("b" * 200, 60.0), ("7c1e", 1e18), ("7c1e", -1e18), ("7c1e", 10**18)],
+)
+def test_a_boot_that_cannot_be_is_none_and_costs_nothing_else_of_its_report(
+    boot_id: str, uptime_s: float
+) -> None:
+    own = "node/gn001"
+    body = said((own, "node.boot_id", boot_id), (own, "node.uptime_s", uptime_s), detector="host")
+    body["readings"] += LOST["readings"]
+    status, _ = post(READINGS, body)
+    assert status == 202
+    assert Fault.objects.active().filter(fault_type="gpu.lost").exists()
+    known = Node.objects.get(name="gn001")
+    assert (known.boot_id, known.boot_seen_at) == ("", None)
+
+
+def test_the_name_of_an_attribute_that_no_database_takes_costs_nothing_of_its_report() -> None:
+    body = said((GPU, "gpu.serial", "1652"), (GPU, "gpu.present", False))
+    body["readings"][0]["observations"][0]["attributes"] = {"key": "driver\0", "a\0": "b\0"}
+    assert post(READINGS, body)[0] == 202
+    assert Fault.objects.active().filter(fault_type="gpu.lost").exists()
