@@ -22,13 +22,12 @@ from incidents.correlation import relations
 from incidents.correlation.relations import Surroundings
 from incidents.db.prepared import Given, Prepared
 from incidents.faults.fault_views import MANAGEMENT, ROUTING, SILENCES, FaultView, is_one_of
-from incidents.inventory import graphs
 from incidents.jobs import jobs
 from incidents.models import Fault, Incident, IncidentFault
 from incidents.state import site_rules
 from incidents.state.batch import get_join_window
 from incidents.state.cases import FaultCase
-from incidents.topology.graph import ALL_NODES
+from incidents.topology.graph import ALL_NODES, Graph
 from incidents.vocabulary.lifecycle import State
 from incidents.vocabulary.relations import Relation, Side
 
@@ -61,14 +60,15 @@ def _get_suspects() -> QuerySet[Incident]:
 _SUSPECTS = Prepared(_get_suspects)
 
 
-def list_wider_incidents(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
+def list_wider_incidents(
+    node: str, fault_type: str, part: str, graph: Graph, now: datetime
+) -> list[Above]:
     """Those of which this node is a part, that are not restored, and that may have brought about
-    such a fault there.
+    such a fault there. `graph` is the inventory's.
 
-    A query of the inventory's revision, one or two of jobs, one of incidents, and where there are
-    any one of faults.
+    Two or three queries of jobs, one of incidents, and where there are any one of faults.
     """
-    machine, graph = resources.node(node), graphs.get_current()
+    machine = resources.node(node)
     jobs_by_machine, machines_by_job = jobs.get_running_on({machine}, at=now, around=_AROUND)
     facility = {ALL_NODES, *graph.get_feeds(machine), graph.find_rack(machine) or ALL_NODES}
     others = {MANAGEMENT, *graph.get_switches(machine)}

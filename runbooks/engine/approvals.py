@@ -7,9 +7,10 @@ first act, and before a later one that disrupts where the state has changed or a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import transaction
 from django.db.models import F, QuerySet
@@ -82,7 +83,7 @@ def check_permission(
     approval: Approval | None = next(iter(_NOT_ENDED.objects(run=run.pk, index=run.step)), None)
     bounds = ctx.world.policy.bounds
     why = _get_rule_reason(run, planned, now)
-    why = why or _get_count_reason(run, planned, bounds, now, ctx=ctx)
+    why = why or _get_count_reason(run, planned, bounds, turn.find_held_nodes, ctx=ctx)
     snapshot = None
     if approval is None and not why and _is_looked_at_anew(turn, planned.step):
         snapshot = _build_snapshot(run, planned.step, ctx, nodes)
@@ -115,10 +116,10 @@ def _has_used_leave(run: Run) -> bool:
 
 def asks_person(turn: RunTurn, planned: Planned, ctx: Context) -> bool:
     """Whether a person is to be asked before this step, as far as can be told now."""
-    run, now = turn.run, turn.now
-    if _get_rule_reason(run, planned, now):
+    run, bounds = turn.run, ctx.world.policy.bounds
+    if _get_rule_reason(run, planned, turn.now):
         return True
-    return bool(_get_count_reason(run, planned, ctx.world.policy.bounds, now, ctx=ctx))
+    return bool(_get_count_reason(run, planned, bounds, turn.find_held_nodes, ctx=ctx))
 
 
 def is_for_count_alone(turn: RunTurn, planned: Planned, ctx: Context) -> bool:
@@ -126,13 +127,13 @@ def is_for_count_alone(turn: RunTurn, planned: Planned, ctx: Context) -> bool:
     run = turn.run
     if planned.step.act is None or turn.attempted_at is not None:
         return False
-    bounds = ctx.world.policy.bounds
-    if not _get_count_reason(run, planned, bounds, turn.now):
+    bounds, find_held = ctx.world.policy.bounds, turn.find_held_nodes
+    if not _get_count_reason(run, planned, bounds, find_held):
         return False
     if _get_rule_reason(run, planned, turn.now):
         return False
     is_new = not run.approvals.filter(index=run.step, ended_at=None).exists()
-    return is_new and bool(_get_count_reason(run, planned, bounds, turn.now, ctx=ctx))
+    return is_new and bool(_get_count_reason(run, planned, bounds, find_held, ctx=ctx))
 
 
 def _get_asked() -> QuerySet[Approval]:
@@ -164,7 +165,8 @@ def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
         is_anew = approval.why.startswith(_ANEW) and _is_in_approval_mode(run, now)
         if is_anew or _get_rule_reason(run, planned, now):
             continue
-        if _get_count_reason(run, planned, bounds, now, and_more=freed):
+        find_held = partial(fleet.get_held_nodes, run, now)
+        if _get_count_reason(run, planned, bounds, find_held, and_more=freed):
             continue
         text = f"Run {run.pk} needs no leave any more: few enough nodes are in repair by now."
         if _withdraw_approval(approval, text, now):
@@ -266,13 +268,13 @@ def _get_count_reason(
     run: Run,
     planned: Planned,
     bounds: Bounds,
-    now: datetime,
+    find_held: Callable[[], Collection[str]],
     *,
     ctx: Context | None = None,
     and_more: int = 0,
 ) -> str:
-    """Why a person is asked before the run takes its node out; `and_more` others are about to.
-    Empty: as above.
+    """Why a person is asked before the run takes its node out; `find_held` gives the nodes that our
+    other runs hold, and `and_more` others are about to. Empty: as above.
 
     A node that is seen to be of no use is drained at once, and the question comes before the first
     act that repairs it.
@@ -282,7 +284,7 @@ def _get_count_reason(
         return ""
     limits = (bounds.approval_above, library.get_limits(run.runbook).approval_above)
     most = min(limit for limit in limits if limit is not None)
-    many = len(fleet.get_held_nodes(run, now)) + and_more + 1
+    many = len(find_held()) + and_more + 1
     if many <= most:
         return ""
     if planned.step.act is Act.DRAIN and ctx is not None and ctx.unusable:

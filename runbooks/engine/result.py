@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from django.db import transaction
@@ -19,7 +20,7 @@ from incidents.vocabulary.changes import Refused as ActRefused
 from incidents.vocabulary.lifecycle import State, Trigger
 from runbooks.engine import audit, keep_drained, outcome_history, persons_resume
 from runbooks.engine.start import format_plan
-from runbooks.fleet import room_queue, step_backs
+from runbooks.fleet import fleet, room_queue, step_backs
 from runbooks.guards.table import GuardRefused, Refusal
 from runbooks.lease import lease
 from runbooks.lease.lease import REFUSED, SAID_AT
@@ -103,6 +104,15 @@ class RunTurn:
         times_back = self.run.facts.get(TIMES_BACK, 0)
         return f"{key}_{times_back}" if times_back else key
 
+    def find_held_nodes(self) -> frozenset[str]:
+        """Those that our other runs have been let take out, as first read in this turn: for what
+        people are asked. Guards read them anew."""
+        return self._held_nodes
+
+    @cached_property
+    def _held_nodes(self) -> frozenset[str]:
+        return fleet.get_held_nodes(self.run, self.now)
+
     @property
     def attempted_at(self) -> datetime | None:
         """When an attempt was stored whose outcome is not known."""
@@ -144,7 +154,7 @@ def store_attempt(turn: RunTurn) -> None:
     run, step = turn.run, turn.step
     if step is None or step.effect is StepEffect.READ_ONLY:
         return
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         lease.update(run, facts=run.facts)
         is_again = turn.tried is not None
         if is_again:

@@ -158,10 +158,11 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         return
     planned = _get_planned(run)
     step = planned.step
+    is_called_for = start.is_called_for(run)
     verdict = withdrawal_reasons.evaluate(
         State(run.incident.state),
-        is_called_for=start.is_called_for(run),
-        has_rebooted=withdraw.has_tried(run),
+        is_called_for=is_called_for,
+        has_rebooted=not is_called_for and withdraw.has_tried(run),
         waits_for_part=_waits_for_part(run),
     )
     turn = RunTurn(run, step, now)

@@ -7,10 +7,11 @@ A trip is a fault of Kintsugi's own, so that people are told of it as of any oth
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from detectors.catalog import catalog
 from detectors.catalog.catalog import OF_A_NODE
@@ -44,13 +45,10 @@ def _is_believed() -> Q:
     return Q(Exists(believed)) | Q(Exists(seen))
 
 
-_STANDING = Prepared(lambda: Breaker.objects.filter(closed_at=None).order_by("pk")[:1])
-_TOLD = Prepared(lambda: Fault.objects.active().filter(fault_type=FAULT_TYPE).values_list("pk")[:1])
-_CLOSED = Prepared(
-    lambda: (
-        Breaker.objects.exclude(closed_at=None).order_by("-closed_at").values_list("closed_at")[:1]
-    )
+_LATEST = Prepared(
+    lambda: Breaker.objects.order_by(F("closed_at").desc(nulls_first=True), "pk")[:1]
 )
+_TOLD = Prepared(lambda: Fault.objects.active().filter(fault_type=FAULT_TYPE).values_list("pk")[:1])
 _CALLED = Prepared(
     lambda: (
         Incident.objects.filter(
@@ -65,19 +63,37 @@ _CALLED = Prepared(
 )
 
 
+@dataclass(frozen=True)
+class BreakerRecord:
+    """What stands of it: the trip that is `open`, None where none is; then `closed_at` says when a
+    person has closed the last one, None where none was ever."""
+
+    open: Breaker | None
+    closed_at: datetime | None
+
+
+def read_record() -> BreakerRecord:
+    """One query."""
+    latest: Breaker | None = next(iter(_LATEST.objects()), None)
+    if latest is None:
+        return BreakerRecord(None, None)
+    is_open = latest.closed_at is None
+    return BreakerRecord(latest if is_open else None, latest.closed_at)
+
+
 def get_open_breaker() -> Breaker | None:
-    return next(iter(_STANDING.objects()), None)
+    return read_record().open
 
 
 def get_nodes_turned_bad(
-    nodes: Mapping[str, NodeState], now: datetime, *, bounds: Bounds
+    nodes: Mapping[str, NodeState], record: BreakerRecord, now: datetime, *, bounds: Bounds
 ) -> frozenset[str]:
     """Nodes for which a repair was called for, that became unfit for jobs, or that Slurm set down,
     within the window.
 
     What turned bad before a person closed the breaker was looked at, and counts no more.
     """
-    since = _get_window_start(now, bounds)
+    since = _get_window_start(record, now, bounds)
     unfit = [row.id for row in catalog.load() if row.fitness is Fitness.UNFIT]
     called = _CALLED.values(since=since, unfit=unfit)
     down = (name for name, node in nodes.items() if _is_down_since(node, since))
@@ -102,9 +118,10 @@ def trip(why: str, now: datetime) -> None:
 def evaluate_breaker(now: datetime, *, bounds: Bounds) -> list[FaultEvent]:
     """Trips it by what the database alone tells, and says what began and what ended. Few queries,
     none to Slurm."""
-    tripped = get_open_breaker()
+    record = read_record()
+    tripped = record.open
     if tripped is None:
-        bad = get_nodes_turned_bad({}, now, bounds=bounds)
+        bad = get_nodes_turned_bad({}, record, now, bounds=bounds)
         if causes.is_too_many(len(bad), 0, bounds=bounds):  # however many there are
             fleet = Node.objects.inventoried().count()
             if causes.is_too_many(len(bad), fleet, bounds=bounds):
@@ -130,7 +147,6 @@ def evaluate_breaker(now: datetime, *, bounds: Bounds) -> list[FaultEvent]:
     return []
 
 
-def _get_window_start(now: datetime, bounds: Bounds) -> datetime:
-    closed = next(iter(_CLOSED.values()), None)
+def _get_window_start(record: BreakerRecord, now: datetime, bounds: Bounds) -> datetime:
     begin = now - bounds.breaker_window
-    return max(begin, closed) if closed is not None else begin
+    return max(begin, record.closed_at) if record.closed_at is not None else begin

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import DateTimeField, Q, QuerySet, Value
 
 from detectors import resources
 from detectors.faults import Action, Severity
@@ -22,6 +22,7 @@ from incidents.maintenance import active_windows
 from incidents.models import Fault, Node
 from incidents.people import wider_incidents
 from incidents.reserve import decommissions
+from incidents.topology.graph import Graph
 from runbooks.fleet import armings, believed_severity, breaker
 from runbooks.guards import history, table
 from runbooks.guards.policy import Policy
@@ -89,10 +90,11 @@ def load_fleet(
 ) -> Fleet:
     """The fleet as this run's guards must see it. `limits` are its runbook's; `unusable` names what
     was seen on its node."""
-    facts = _load_site_facts(snapshot, limits=limits, policy=policy, now=now)
+    graph = graphs.get_current()
+    facts = _load_site_facts(snapshot, graph, limits=limits, policy=policy, now=now)
     facts |= _load_mode(run.runbook, run.node, now, used=run.facts.get(armings.USED))
     facts |= _load_fault_facts(run.fault_type, run.pk, now)
-    facts |= _load_node_facts(run.place, run.fault_type, get_resource(run), now)
+    facts |= _load_node_facts(run.place, run.fault_type, get_resource(run), graph, now)
     facts |= _load_queue_facts(run)
     claims = _load_claims(now, but_run=run.pk)
     reboots = _get_reboots(run.node_id or _NONE, now, but_run=run.pk)
@@ -122,10 +124,11 @@ def load_fleet_for_node(
 ) -> Fleet:
     """The fleet as the guards must see it for a node on which no run of ours acts. `limits` are the
     runbook's."""
-    facts = _load_site_facts(snapshot, limits=limits, policy=policy, now=now)
+    graph = graphs.get_current()
+    facts = _load_site_facts(snapshot, graph, limits=limits, policy=policy, now=now)
     facts |= _load_mode(runbook, node, now)
     facts |= _load_fault_facts(fault_type, _NONE, now)
-    facts |= _load_node_facts(node.name, fault_type, resources.node(node.name), now)
+    facts |= _load_node_facts(node.name, fault_type, resources.node(node.name), graph, now)
     claims = _load_claims(now, but_node=node.pk)
     reboots = _get_reboots(node.pk, now)
     return Fleet(
@@ -292,7 +295,7 @@ def get_active_repairs(node: str) -> frozenset[str]:
 
 
 def _load_site_facts(
-    snapshot: FleetSnapshot, *, limits: Limits, policy: Policy, now: datetime
+    snapshot: FleetSnapshot, graph: Graph, *, limits: Limits, policy: Policy, now: datetime
 ) -> dict[str, Any]:
     facts = _load_breaker_facts(snapshot, policy=policy, now=now)
     facts |= {
@@ -305,7 +308,7 @@ def _load_site_facts(
         "demands": snapshot.demands,
         "maintained": active_windows.get_maintained(now),
         "decommissioned": decommissions.get_decommissions(),
-        "pods": _get_pods(),
+        "pods": {place.name: place.pod for place in graph.topology.nodes},
     }
 
 
@@ -323,36 +326,28 @@ def _load_breaker_facts(
     snapshot: FleetSnapshot, *, policy: Policy, now: datetime
 ) -> dict[str, Any]:
     """Where it is open, nobody asks what turned bad."""
-    tripped = breaker.get_open_breaker()
-    if tripped is not None:
-        return {"breaker": str(tripped), "turned_bad": frozenset()}
-    turned_bad = breaker.get_nodes_turned_bad(snapshot.nodes, now, bounds=policy.bounds)
+    record = breaker.read_record()
+    if record.open is not None:
+        return {"breaker": str(record.open), "turned_bad": frozenset()}
+    turned_bad = breaker.get_nodes_turned_bad(snapshot.nodes, record, now, bounds=policy.bounds)
     return {"breaker": "", "turned_bad": turned_bad}
 
 
-def _get_pods() -> dict[str, str]:
-    """The pod of each node."""
-    return {place.name: place.pod for place in graphs.get_current().topology.nodes}
+def _prepare_begun() -> QuerySet[Run, Any]:
+    of_type, since = Given("fault_type"), Given("since")
+    claimed = Run.objects.filter(~Q(pk=Given("run")), fault_type=of_type, claimed_at__gt=since)
+    stopped = JobStop.objects.filter(fault_type=of_type, granted_at__gt=since)
+    rows = stopped.order_by().values_list("granted_at")
+    return claimed.order_by().values_list("claimed_at").union(rows, all=True)
 
 
-_CLAIMED_WITHIN = Prepared(
-    lambda: Run.objects.filter(
-        ~Q(pk=Given("run")), fault_type=Given("fault_type"), claimed_at__gt=Given("since")
-    ).values_list("claimed_at")
-)
-_STOPPED_WITHIN = Prepared(
-    lambda: JobStop.objects.filter(
-        fault_type=Given("fault_type"), granted_at__gt=Given("since")
-    ).values_list("granted_at")
-)
+_BEGUN = Prepared(_prepare_begun)
 
 
 def _load_fault_facts(fault_type: str, run_id: int, now: datetime) -> dict[str, Any]:
     """When other runs and jobs' stops for this fault type began, within the hour."""
-    since = now - history.HOUR
-    claimed_at = _CLAIMED_WITHIN.values(run=run_id, fault_type=fault_type, since=since)
-    granted_at = _STOPPED_WITHIN.values(fault_type=fault_type, since=since)
-    return {"begun": (*claimed_at, *granted_at)}
+    begun = _BEGUN.values(run=run_id, fault_type=fault_type, since=now - history.HOUR)
+    return {"begun": tuple(begun)}
 
 
 def list_graver(severity: Severity) -> list[str]:
@@ -407,9 +402,11 @@ _BOOT_SEEN = Prepared(
 )
 
 
-def _load_node_facts(node: str, fault_type: str, part: str, now: datetime) -> dict[str, Any]:
+def _load_node_facts(
+    node: str, fault_type: str, part: str, graph: Graph, now: datetime
+) -> dict[str, Any]:
     booted_at = next(iter(_BOOT_SEEN.values(node=node)), None)
-    incidents = wider_incidents.list_wider_incidents(node, fault_type, part, now)
+    incidents = wider_incidents.list_wider_incidents(node, fault_type, part, graph, now)
     causes = [
         f"incident #{incident.incident_id}, {incident.title}, is open on {incident.resource}"
         for incident in incidents
@@ -429,26 +426,30 @@ class Claims:
     just_ended: frozenset[str]
 
 
-_TAKEN = Prepared(
-    lambda: Run.objects.filter(
+def _prepare_claims() -> QuerySet[Run, Any]:
+    """Nodes that runs were let take out, each with when its run ended, and those that were given
+    leave."""
+    taken = Run.objects.filter(
         ~Q(pk=Given("run")),
         ~Q(node=Given("node")),
         Q(finished_at=None) | Q(finished_at__gte=Given("since")),
         claimed_at__isnull=False,
-    ).values_list("node__name", "finished_at")
-)
-_GRANTED = Prepared(
-    lambda: JobStop.objects.filter(expires_at__gt=Given("now")).values_list("node__name")
-)
+    )
+    granted = JobStop.objects.filter(expires_at__gt=Given("now"))
+    not_ended = Value(None, output_field=DateTimeField())
+    rows = granted.order_by().values_list("node__name", not_ended)
+    return taken.order_by().values_list("node__name", "finished_at").union(rows, all=True)
+
+
+_CLAIMS = Prepared(_prepare_claims)
 
 
 def _load_claims(now: datetime, *, but_run: int = _NONE, but_node: int = _NONE) -> Claims:
     """With the nodes whose own check was given leave to stop a job: Slurm is about to drain
     them."""
-    taken = _TAKEN.rows(run=but_run, node=but_node, since=now - _JUST_ENDED)
-    granted = frozenset(_GRANTED.values(now=now))
+    taken = _CLAIMS.rows(run=but_run, node=but_node, since=now - _JUST_ENDED, now=now)
     ended = {name for name, finished_at in taken if finished_at is not None}
-    held = {name for name, finished_at in taken if finished_at is None} | granted
+    held = {name for name, finished_at in taken if finished_at is None}
     return Claims(frozenset(held | ended), frozenset(ended - held))
 
 

@@ -127,10 +127,14 @@ def is_overtaken(ctx: Context) -> bool:
 
 def _is_minor(ctx: Context) -> bool:
     """Nothing graver stands on the node: whatever it is of, and whoever has told it."""
-    rows = catalog.load()
-    names = {ctx.fault_type, *(fault.fault_type for fault in ctx.active_faults)}
-    found = [rows.get(name) for name in names]
-    return all(row is not None and not _is_urgent(row) for row in found)
+    if not _is_minor_type(ctx.fault_type):
+        return False
+    return all(_is_minor_type(fault.fault_type) for fault in ctx.active_faults)
+
+
+def _is_minor_type(fault_type: str) -> bool:
+    row = catalog.load().get(fault_type)
+    return row is not None and not _is_urgent(row)
 
 
 def _is_urgent(row: catalog.FaultType) -> bool:

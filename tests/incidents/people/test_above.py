@@ -9,6 +9,7 @@ import pytest
 
 from detectors.catalog import catalog
 from detectors.faults import EventKind
+from incidents.inventory import graphs
 from incidents.models import Incident
 from incidents.people import wider_incidents
 from incidents.state import site_rules
@@ -32,10 +33,9 @@ def _site(db: None) -> None:
 
 
 def waits_for(fault_type: str, part: str, *, after: timedelta = MINUTE) -> list[str]:
-    return [
-        one.resource
-        for one in wider_incidents.list_wider_incidents(NODE, fault_type, part, NOW + after)
-    ]
+    graph, at = graphs.get_current(), NOW + after
+    wider = wider_incidents.list_wider_incidents(NODE, fault_type, part, graph, at)
+    return [incident.resource for incident in wider]
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,8 @@ def test_silence_waits_for_whatever_stands_between() -> None:
 def test_every_part_of_a_machine_waits_while_its_rack_is_without_power() -> None:
     happen("facility.power.degraded", [RACK])
     assert waits_for("gpu.xid.79", GPU) == [RACK]
-    assert [
-        one.resource
-        for one in wider_incidents.list_wider_incidents(
-            "gn001", "gpu.xid.79", "node/gn001", NOW + MINUTE
-        )
-    ] == []
+    graph, elsewhere = graphs.get_current(), ("gn001", "gpu.xid.79", "node/gn001")
+    assert wider_incidents.list_wider_incidents(*elsewhere, graph, NOW + MINUTE) == []
 
     happen("facility.power.degraded", [RACK], at=NOW + 2 * MINUTE, kind=EventKind.CLEARED)
     assert waits_for("gpu.xid.79", GPU, after=3 * MINUTE) == []
