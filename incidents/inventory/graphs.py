@@ -99,7 +99,7 @@ def _load_racks() -> tuple[RackPlace, ...]:
 
 
 def _load_storage_paths() -> tuple[StoragePlace, ...]:
-    rows = StoragePath.objects.values_list(
+    rows = StoragePath.objects.order_by("mount").values_list(
         "mount", "source", "servers", "switches", "nics", "roles"
     )
     paths = []

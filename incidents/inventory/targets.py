@@ -4,7 +4,7 @@ number. Reads only."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,8 @@ from detectors.detector import Target, TargetKind
 from detectors.expected import Expected, ExpectedNic, ExpectedPort
 from incidents.db.prepared import Given, Prepared
 from incidents.inventory import graphs, peers
-from incidents.models import Expectation, Gpu, Nic, Node, Port, StoragePath, Switch
-from incidents.topology.topology import Topology
+from incidents.models import Expectation, Gpu, Nic, Node, Port, Switch
+from incidents.topology.topology import StoragePlace, Topology
 from incidents.vocabulary.part_kinds import NicRole
 
 # What a NIC serves when nobody says, by the role of the switch that it is cabled to.
@@ -30,8 +30,6 @@ _ROLE_BY_SWITCH = {
 _NOTHING = Expectation()
 
 _EXPECTED = Prepared(lambda: Expectation.objects.filter(kind=Given("kind")).order_by("pk"))
-_PATHS = Prepared(lambda: StoragePath.objects.order_by("mount"))
-_SWITCHES = Prepared(lambda: Switch.objects.order_by("pk").values_list("name", "role", "rail"))
 
 
 def _get_inventoried_nodes() -> QuerySet[Node]:
@@ -116,10 +114,11 @@ class _Declared:
         )
 
 
-def _get_declared(kind: TargetKind) -> _Declared:
+def _get_declared(kind: TargetKind, storage: Iterable[StoragePlace] = ()) -> _Declared:
+    """`storage`: the file systems that such machines reach."""
     rows = {(row.kind, row.role): row for row in _EXPECTED.objects(kind=kind.value)}
     mounts: dict[str, tuple[str, ...]] = {}
-    for path in _PATHS.objects() if kind is TargetKind.NODE else ():
+    for path in storage:
         for role in path.roles:
             mounts[role] = (*mounts.get(role, ()), path.mount)
     return _Declared(rows, mounts, peers.get_usual(kind.value))
@@ -140,7 +139,8 @@ def _list_nodes(names: Sequence[str] | None) -> list[Target]:
     nics_by_node: dict[int, list[Nic]] = defaultdict(list)
     for nic in nics:
         nics_by_node[nic.node_id].append(nic)
-    declared, cabling = _get_declared(TargetKind.NODE), _Cabling.load()
+    cabling = _Cabling.load()
+    declared = _get_declared(TargetKind.NODE, cabling.cables.storage)
     user = settings.KINTSUGI["KINTSUGI_SSH_USER"]
     targets_of_nodes = []
     for node in nodes:
@@ -181,8 +181,9 @@ class _Cabling:
 
     @classmethod
     def load(cls) -> _Cabling:
-        switches = {name: (role, rail) for name, role, rail in _SWITCHES.rows()}
-        return cls(graphs.get_current().topology, switches)
+        topology = graphs.get_current().topology
+        switches = {place.name: (place.role, place.rail) for place in topology.switches}
+        return cls(topology, switches)
 
     def build_expected_nic(self, node: str, nic: Nic) -> ExpectedNic:
         """Role, rail and speed are the cable's where the row leaves them out."""

@@ -81,7 +81,7 @@ def test_a_few_queries_tell_all_targets_of_a_kind(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
     services.list_targets(TargetKind.NODE)  # reads the cables, which are kept
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(6):
         assert len(services.list_targets(TargetKind.NODE)) == 101
     with django_assert_num_queries(5):
         assert len(services.list_targets(TargetKind.SWITCH)) == 27
