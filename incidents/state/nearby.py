@@ -19,10 +19,10 @@ from incidents.correlation.relations import Surroundings
 from incidents.correlation.rules import Rule, RuleSet
 from incidents.db.prepared import Given, Prepared
 from incidents.faults.fault_views import FaultView
-from incidents.inventory import graphs
 from incidents.jobs import jobs
 from incidents.models import Silence
 from incidents.state import site_rules
+from incidents.topology.graph import Graph
 from incidents.vocabulary.lifecycle import State
 from incidents.vocabulary.relations import Relation, Side
 
@@ -85,10 +85,15 @@ class Nearby:
 
 
 def read_nearby(
-    faults: Iterable[tuple[str, str]], catalog: Catalog, *, now: datetime, window: timedelta
+    faults: Iterable[tuple[str, str]],
+    catalog: Catalog,
+    graph: Graph,
+    *,
+    now: datetime,
+    window: timedelta,
 ) -> Nearby:
-    """`faults` are (fault type, resource). At most one look at the graph, three at jobs, one at
-    planned work."""
+    """`faults` are (fault type, resource), `graph` is the inventory's. At most two looks at jobs,
+    one at planned work."""
     known = site_rules.load_joining_rules()
     views = [_make_view(fault_type, resource, catalog, now) for fault_type, resource in faults]
     asked = {
@@ -104,9 +109,7 @@ def read_nearby(
         if any(relation is Relation.SAME_MAINTENANCE for relation, _, _ in asked)
         else {}
     )
-    around = Surroundings(
-        graphs.get_current(), {**on, **_get_jobs_by_machine(of_jobs)}, of_jobs, windows
-    )
+    around = Surroundings(graph, {**on, **_get_jobs_by_machine(of_jobs)}, of_jobs, windows)
     found = {one: relations.get_owners(*one, around) for one in asked}
     near = {view.owner for view in views}.union(*found.values())
     return Nearby(near, around, _get_reach(known, views, found, around))

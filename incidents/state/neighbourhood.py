@@ -38,11 +38,12 @@ def lock_neighbourhood(
     `by_pod` False: anywhere in any case. What belongs to no pod, as a spine, locks all.
     """
     if by_pod and upsert.is_postgresql():
-        get_pod = graphs.get_current().get_pod
+        graph = graphs.get_current()
+        get_pod = graph.get_pod
         pods = {get_pod(resources.owner(resource)) for _, resource in faults}
         pods |= {get_pod(machine) for machine in reached}
         if "" not in pods and len(pods) <= _MOST_PODS:
-            near = nearby.read_nearby(faults, catalog, now=now, window=get_join_window())
+            near = nearby.read_nearby(faults, catalog, graph, now=now, window=get_join_window())
             pods |= {get_pod(machine) for machine in near.owners}
             pods.discard("")
             upsert.lock_pods(pods)
@@ -54,15 +55,14 @@ def lock_neighbourhood(
 def load_neighbourhood(batch: TriageBatch, faults: Iterable[tuple[str, str]]) -> None:
     """Open incidents and unassigned faults where rules may find the others of these (fault type,
     resource) pairs. Raises WiderLockNeeded, as `load_incidents` does."""
-    near = nearby.read_nearby(faults, batch.catalog, now=batch.now, window=get_join_window())
+    graph, window = graphs.get_current(), get_join_window()
+    near = nearby.read_nearby(faults, batch.catalog, graph, now=batch.now, window=window)
     batch.require_stillness(near.owners)
     batch.index.set_surroundings(near.around)
     known = {case.row.pk: case for case in batch.faults.values()}
     load_incidents(batch, neighbourhood_rows.get_incidents_holding(list(known)))
     _enter_near(batch, neighbourhood_rows.open_near(near))
-    unassigned = neighbourhood_rows.list_unassigned_at(
-        near.owners, since=batch.now - get_join_window()
-    )
+    unassigned = neighbourhood_rows.list_unassigned_at(near.owners, since=batch.now - window)
     # What joined an incident of this batch a moment ago is unassigned in its table still.
     known.update(
         {case.row.pk: case for incident in batch.incidents.values() for case in incident.members}

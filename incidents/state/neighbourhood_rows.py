@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from detectors.catalog.catalog import Catalog
 from incidents.db.prepared import Given, Prepared, make_instance
@@ -22,27 +22,28 @@ from incidents.vocabulary.lifecycle import OPEN
 
 _OPEN = [state.value for state in OPEN]
 _FAULT = [column.attname for column in Fault._meta.concrete_fields]
-_ROOTED_AT = Prepared(
-    lambda: (
-        Incident.objects.filter(owner__among=Given("owners"), state__in=_OPEN)
-        .annotate(is_repeated=Exists(Incident.objects.filter(duplicate_of=OuterRef("pk"))))
-        .order_by()
-        .values_list(
-            "pk", "owner", "fault_type", "state", "has_platform_signal", "silence_id", "is_repeated"
-        )
+
+
+def _prepare_open_at() -> QuerySet[Incident, Any]:
+    """Open incidents that are rooted on these machines, or of which a fault stands there."""
+    repeats = Incident.objects.filter(duplicate_of=OuterRef("pk"))
+    rooted = Incident.objects.filter(owner__among=Given("owners"), state__in=_OPEN)
+    rows = rooted.annotate(is_repeated=Exists(repeats)).values_list(
+        *("pk", "owner", "fault_type", "state"),
+        *("has_platform_signal", "silence_id", "is_repeated"),
     )
-)
-_WITH_FAULTS_AT = Prepared(
-    lambda: (
-        IncidentFault.objects.filter(fault__owner__among=Given("owners"), incident__state__in=_OPEN)
-        .annotate(is_repeated=Exists(Incident.objects.filter(duplicate_of=OuterRef("incident_id"))))
-        .order_by()
-        .values_list(
-            *("incident_id", "fault__owner", "fault__fault_type", "incident__state"),
-            *("incident__has_platform_signal", "incident__silence_id", "is_repeated"),
-        )
+    repeats_of_members = Incident.objects.filter(duplicate_of=OuterRef("incident_id"))
+    members = IncidentFault.objects.filter(
+        fault__owner__among=Given("owners"), incident__state__in=_OPEN
     )
-)
+    rows_of_members = members.annotate(is_repeated=Exists(repeats_of_members)).values_list(
+        *("incident_id", "fault__owner", "fault__fault_type", "incident__state"),
+        *("incident__has_platform_signal", "incident__silence_id", "is_repeated"),
+    )
+    return rows.order_by().union(rows_of_members.order_by(), all=True)
+
+
+_OPEN_AT = Prepared(_prepare_open_at)
 _UNASSIGNED_AT = Prepared(
     lambda: (
         Fault.objects.filter(owner__among=Given("owners"), membership__isnull=True)
@@ -122,16 +123,15 @@ def open_near(near: Nearby) -> set[int]:
     """Open incidents of which some fault may be met; those that repeat others or that a window
     keeps from people too: more is asked of them than of their own faults."""
     found = set()
-    for rows in (_ROOTED_AT, _WITH_FAULTS_AT):
-        for pk, owner, fault_type, state, has_signal, silence, is_repeated in rows.rows(
-            owners=near.owners
+    for pk, owner, fault_type, state, has_signal, silence, is_repeated in _OPEN_AT.rows(
+        owners=near.owners
+    ):
+        if (
+            is_repeated
+            or silence is not None
+            or near.reach.holds(owner, fault_type, state=state, has_platform_signal=has_signal)
         ):
-            if (
-                is_repeated
-                or silence is not None
-                or near.reach.holds(owner, fault_type, state=state, has_platform_signal=has_signal)
-            ):
-                found.add(pk)
+            found.add(pk)
     return found
 
 

@@ -232,7 +232,7 @@ def aggregate(batch: TriageBatch, items: Sequence[Item]) -> Conclusions:
     rules = _get_rules(came, again)
     if not rules:
         return Conclusions(pausing_cards)
-    surroundings = load_surroundings(rules, came, batch.now)
+    surroundings = load_surroundings(rules, came, batch)
     aggregation = Aggregation(batch, came, again, surroundings)
     for rule in rules:
         aggregation.evaluate(rule)
@@ -251,7 +251,7 @@ def aggregate_conclusions(batch: TriageBatch, drawn: Conclusions) -> Conclusions
         return Conclusions()
     surroundings = drawn.surroundings
     if surroundings is None or _asks_for_jobs(rules):
-        surroundings = load_surroundings(rules, came, batch.now)
+        surroundings = load_surroundings(rules, came, batch)
     aggregation = Aggregation(batch, came, (), surroundings)
     for rule in rules:
         aggregation.evaluate(rule)
@@ -263,14 +263,14 @@ def _asks_for_jobs(rules: Iterable[AggregationRule]) -> bool:
 
 
 def load_surroundings(
-    rules: Iterable[AggregationRule], came: Sequence[FaultCase], now: datetime
+    rules: Iterable[AggregationRule], came: Sequence[FaultCase], batch: TriageBatch
 ) -> Surroundings:
-    """The site as wired; the jobs too where a rule asks for them."""
-    graph = graphs.get_current()
+    """The site as wired, as the batch has it; the jobs too where a rule asks for them."""
+    graph = batch.index.surroundings.graph
     if not _asks_for_jobs(rules):
         return Surroundings(graph)
     owners = {case.row.owner for case in came}
-    _, machines_of = jobs.get_running_on(owners, at=now, around=AROUND_JOBS)
+    _, machines_of = jobs.get_running_on(owners, at=batch.now, around=AROUND_JOBS)
     jobs_on: dict[str, set[str]] = defaultdict(set)
     for job, machines in machines_of.items():
         for machine in machines:

@@ -152,7 +152,7 @@ def test_questions_to_the_database_do_not_grow_with_the_machines(
         ],
         T0,
     )
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(2):
         on, of = jobs.get_running_on([f"node/{name}" for name in names], at=T0, around=MINUTE)
     assert (len(on), len(of)) == (1000, 250)
 

@@ -34,4 +34,4 @@ def test_a_lost_gpu_that_a_text_has_told_of_drains_its_node_with_few_statements(
     with CaptureQueriesContext(connection) as asked:
         turn.advance(run.pk, now=site.now, world=site.world, at=count)
     assert site.slurm.read_nodes((NODE,))[NODE].is_draining
-    assert before_the_act == [44]
+    assert before_the_act == [43]
