@@ -19,7 +19,9 @@ from runbooks.people import progress
 
 Nodes = Annotated[list[str] | None, typer.Argument(metavar="[NODES]...", help=hosts.NODES_HELP)]
 Json = Annotated[bool, typer.Option("--json", help=output.JSON_HELP)]
-Limit = Annotated[int, typer.Option(min=1, help="print so many at most")]
+# The most rows of which a database counts (PostgreSQL's `integer`, as of its keys).
+_MOST_ROWS = 2**31 - 1
+Limit = Annotated[int, typer.Option(min=1, max=_MOST_ROWS, help="print so many at most")]
 
 _RANK = Case(
     *(When(severity=str(severity), then=severity.rank) for severity in Severity),

@@ -322,6 +322,19 @@ def test_a_list_that_was_cut_says_how_many_are_left_out(kintsugi: Command) -> No
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("limit", "bound"),
+    [("0", "greater than or equal to 1"), (str(2**63), "less than or equal to 2147483647")],
+)
+def test_a_limit_that_no_list_has_is_refused_with_its_bound(
+    kintsugi: Command, limit: str, bound: str
+) -> None:
+    ended = kintsugi("incident", "list", "--limit", limit)
+    assert ended.code == exit_codes.USAGE
+    assert bound in ended.err
+
+
+@pytest.mark.django_db
 def test_an_incident_shows_its_faults_and_its_runs(kintsugi: Command) -> None:
     run = a_run()
     shown = kintsugi("incident", "show", f"#{run.incident_id}", "--json").json
