@@ -51,7 +51,7 @@ KERNEL_LOG = Command(
 _TIMEOUT = timedelta(seconds=20)
 # What a noisy login shell prints before it is passed over.
 _BOOT_ID_AND_UPTIME = re.compile(
-    r"^(?P<boot>[0-9a-f-]{36})\s+(?P<uptime>\d+(?:\.\d+)?)\s", re.MULTILINE
+    r"^(?P<boot>[0-9a-f-]{36})\s+(?P<uptime>\d{1,9}(?:\.\d+)?)\s", re.MULTILINE
 )
 
 

@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import pytest
 
+from detectors.detector import OneByOne, Output, Target
 from fixtures.cluster.gpu import Presence
 from runbooks.library.library import STEPS
-from runbooks.step import Done, StepEffect, Wait, format_iso, get_backoff
+from runbooks.step import Context, Done, Result, StepEffect, Wait, format_iso, get_backoff
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.reboot import Reboot
 from runbooks.steps.wait_for_boot import WaitForBoot
@@ -66,6 +67,30 @@ def test_reboot_is_taken_for_done_when_the_node_runs_another_boot() -> None:
     done = Reboot().find_done(replace(context, now=site.now))
     assert done is not None
     assert "by someone else" in done.text
+
+
+class Uptime(OneByOne):
+    """A node whose /proc/uptime says so, on whatever boot."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        text = f"00000000-0000-4000-8000-000000000007\n{self.said} 77.77\n"
+        return Output(0, text.encode(), b"", timedelta(0))
+
+
+@pytest.mark.parametrize("said", ["9" * 10, "9" * 5000, "1e9", "-77.77", "x"])
+def test_an_uptime_that_no_machine_has_tells_of_no_boot(said: str) -> None:
+    context = a_context(Site(nodes=1))
+    context.facts["boot_id_before"] = "00000000-0000-4000-8000-000000000001"
+    context.facts["reboot_at"] = format_iso(context.now - timedelta(minutes=3))
+    assert isinstance(_run_beside(context, "77.77"), Done)
+    assert isinstance(_run_beside(context, said), Wait)
+
+
+def _run_beside(context: Context, uptime: str) -> Result:
+    return WaitForBoot().run(replace(context, world=replace(context.world, shell=Uptime(uptime))))
 
 
 def test_boot_is_told_by_slurms_boot_time_when_no_boot_id_was_known() -> None:
