@@ -212,19 +212,26 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
 
 
 def _read_snapshot(turn: RunTurn, world: World, look: Callable[[], None]) -> FleetSnapshot:
-    """Of the node; where it is about to be taken of the whole fleet, with what jobs need, and
-    meanwhile its own look is taken."""
-    if _takes_node(turn):
-        return fleet.read_snapshot(world.slurm, beside=look)
+    """Of the node; where it is about to be taken of the whole fleet, with what jobs need where that
+    counts, and meanwhile its own look is taken."""
+    act = _get_planned(turn.run).step.act
+    if act is not None and _takes_node(turn):
+        with_demands = guard_check.weighs_demands(act, turn.run)
+        return fleet.read_snapshot(world.slurm, look, with_demands=with_demands)
     return FleetSnapshot(world.slurm.read_nodes((turn.run.place,)))
 
 
 def _complete_snapshot(turn: RunTurn, snapshot: FleetSnapshot, ctx: Context) -> FleetSnapshot:
     """Guards need the whole fleet. It is read once nothing else has ended the turn: most turns
-    wait."""
-    if _get_planned(turn.run).step.act is None or _takes_node(turn):
+    wait. What jobs need is read here where it counts for the fault that the run is for by now."""
+    act = _get_planned(turn.run).step.act
+    if act is None:
         return snapshot
-    return FleetSnapshot({**ctx.world.slurm.read_nodes(), turn.run.place: ctx.state})
+    if not _takes_node(turn):
+        return FleetSnapshot({**ctx.world.slurm.read_nodes(), turn.run.place: ctx.state})
+    if snapshot.demands is None and guard_check.weighs_demands(act, turn.run):
+        return FleetSnapshot(snapshot.nodes, tuple(ctx.world.slurm.list_demands()))
+    return snapshot
 
 
 def _takes_node(turn: RunTurn) -> bool:

@@ -65,16 +65,22 @@ _WAIT_FOR_JOBS = ("requeue_dead_jobs", "wait_for_jobs")
 
 @dataclass(frozen=True)
 class FleetSnapshot:
-    """What Slurm shows, looked at once for one round of guards."""
+    """What Slurm shows, looked at once for one round of guards. `demands`: None where nobody has
+    asked what jobs need."""
 
     nodes: Mapping[str, NodeState]
-    demands: tuple[Demand, ...] = ()
+    demands: tuple[Demand, ...] | None = None
 
 
 def read_snapshot(
-    slurm: SlurmReader, beside: Callable[[], None] = protocol.do_nothing
+    slurm: SlurmReader,
+    beside: Callable[[], None] = protocol.do_nothing,
+    *,
+    with_demands: bool = True,
 ) -> FleetSnapshot:
     """All nodes, and what jobs need; `beside` is done while Slurm is asked. Raises SlurmError."""
+    if not with_demands:
+        return FleetSnapshot(slurm.read_nodes_beside(beside))
     nodes, demands = slurm.read_nodes_and_demands(beside)
     return FleetSnapshot(nodes, tuple(demands))
 
@@ -303,12 +309,13 @@ def _load_site_facts(
         "bounds": policy.bounds,
         "per_hour": limits.per_hour,
     }
+    pods = {place.name: place.pod for place in graph.topology.nodes}
     return facts | {
         "nodes": snapshot.nodes,
-        "demands": snapshot.demands,
+        "demands": snapshot.demands or (),
         "maintained": active_windows.get_maintained(now),
         "decommissioned": decommissions.get_decommissions(),
-        "pods": {place.name: place.pod for place in graph.topology.nodes},
+        "pods": pods,
     }
 
 
@@ -429,12 +436,9 @@ class Claims:
 def _prepare_claims() -> QuerySet[Run, Any]:
     """Nodes that runs were let take out, each with when its run ended, and those that were given
     leave."""
-    taken = Run.objects.filter(
-        ~Q(pk=Given("run")),
-        ~Q(node=Given("node")),
-        Q(finished_at=None) | Q(finished_at__gte=Given("since")),
-        claimed_at__isnull=False,
-    )
+    is_others = ~Q(pk=Given("run")) & ~Q(node=Given("node"))
+    is_recent = Q(finished_at=None) | Q(finished_at__gte=Given("since"))
+    taken = Run.objects.filter(is_others, is_recent, claimed_at__isnull=False)
     granted = JobStop.objects.filter(expires_at__gt=Given("now"))
     not_ended = Value(None, output_field=DateTimeField())
     rows = granted.order_by().values_list("node__name", not_ended)

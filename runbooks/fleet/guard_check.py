@@ -33,6 +33,12 @@ def build_request(act: Act, node: str, fault_type: str) -> Request:
     return Request(act, node, fault_type, is_unusable=is_unusable)
 
 
+def weighs_demands(act: Act, run: Run) -> bool:
+    """Whether the guards look at what jobs need: of a node that serves no job as it is they do
+    not."""
+    return not build_request(act, run.place, run.fault_type).is_unusable
+
+
 def claim_node(
     run: Run,
     act: Act,

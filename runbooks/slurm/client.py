@@ -96,13 +96,18 @@ class ScontrolReader:
     def list_demands(self) -> list[Demand]:
         return demands.parse_demands(self._ask(*demands.SQUEUE))
 
+    def read_nodes_beside(self, beside: Callable[[], None]) -> dict[str, NodeState]:
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="slurm") as threads:
+            nodes = threads.submit(self.read_nodes)
+            beside()
+            return nodes.result()
+
     def read_nodes_and_demands(
         self, beside: Callable[[], None] = do_nothing
     ) -> tuple[dict[str, NodeState], list[Demand]]:
-        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="slurm") as threads:
-            nodes, asked = threads.submit(self.read_nodes), threads.submit(self.list_demands)
-            beside()
-            return nodes.result(), asked.result()
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="slurm") as threads:
+            demands = threads.submit(self.list_demands)
+            return self.read_nodes_beside(beside), demands.result()
 
     def read_recent_jobs(self, lately: timedelta) -> RecentJobs:
         between = slurm_output.create_separator()
@@ -252,16 +257,14 @@ class ScontrolWriter(ScontrolReader):
         other._check_before_act = check
         return other
 
-    def read_nodes_and_demands(
-        self, beside: Callable[[], None] = do_nothing
-    ) -> tuple[dict[str, NodeState], list[Demand]]:
-        """Who asks for both is about to act: where it has to be seen anew which cluster this is,
-        that is asked meanwhile. What stands in the way of an act is raised by the act."""
+    def read_nodes_beside(self, beside: Callable[[], None]) -> dict[str, NodeState]:
+        """Who asks so is about to act: where it has to be seen anew which cluster this is, that is
+        asked meanwhile. What stands in the way of an act is raised by the act."""
         if time.monotonic() < self._cluster.until:
-            return super().read_nodes_and_demands(beside)
+            return super().read_nodes_beside(beside)
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="cluster") as threads:
             threads.submit(self._check_cluster)
-            return super().read_nodes_and_demands(beside)
+            return super().read_nodes_beside(beside)
 
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
         self._check_cluster()

@@ -139,12 +139,16 @@ class SlurmReader(Protocol):
         """How many nodes each job needs that runs, or waits for nodes."""
         ...
 
+    def read_nodes_beside(self, beside: Callable[[], None]) -> dict[str, NodeState]:
+        """All nodes. The caller's thread does what is to be done `beside` while Slurm is asked, and
+        what that raises is raised."""
+        ...
+
     def read_nodes_and_demands(
         self, beside: Callable[[], None] = do_nothing
     ) -> tuple[dict[str, NodeState], list[Demand]]:
-        """All nodes, and what jobs need: both are asked at once, since each answer takes its
-        time. The caller's thread does what is to be done `beside` meanwhile, and what that raises
-        is raised."""
+        """As `read_nodes_beside`, and what jobs need: both are asked at once, since each answer
+        takes its time."""
         ...
 
     def read_recent_jobs(self, lately: timedelta) -> RecentJobs:

@@ -19,7 +19,7 @@ from runbooks import services
 from runbooks.models import Mode, PreflightReport, Run, RunState
 from runbooks.people import preflight
 from runbooks.slurm.client import ScontrolReader, ScontrolWriter
-from runbooks.slurm.protocol import SlurmReader, SlurmRefusal, SlurmWriter
+from runbooks.slurm.protocol import SlurmReader, SlurmRefusal, SlurmWriter, do_nothing
 from tests.builders import a_node, an_incident
 from tests.kintsugi.pages import a_run
 from tests.kintsugi.people import People, people
@@ -47,7 +47,7 @@ def looking(settings: Settings) -> Iterator[None]:
     tasks.pipeline.cache_clear()
 
 
-_VALUES: dict[str, Any] = {"lately": timedelta(hours=1), "job_id": "7"}
+_VALUES: dict[str, Any] = {"lately": timedelta(hours=1), "job_id": "7", "beside": do_nothing}
 
 
 def _call(slurm: Any, verb: str) -> Any:

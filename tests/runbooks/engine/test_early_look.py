@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
 
 import pytest
 
@@ -40,19 +41,35 @@ class Slow(MemorySlurm):
 
     meanwhile: Callable[[], object] = staticmethod(protocol.do_nothing)
 
-    def read_nodes_and_demands(
-        self, beside: Callable[[], None] = protocol.do_nothing
-    ) -> tuple[dict[str, NodeState], list[Demand]]:
-        found = super().read_nodes_and_demands(beside)
+    def read_nodes_beside(self, beside: Callable[[], None]) -> dict[str, NodeState]:
+        found = super().read_nodes_beside(beside)
         self.meanwhile()
         return found
 
 
+class Queue(MemorySlurm):
+    """Counts how often the jobs that run and wait are asked for."""
+
+    asked = 0
+
+    def list_demands(self) -> list[Demand]:
+        self.asked += 1
+        return super().list_demands()
+
+
+_Slurm = TypeVar("_Slurm", bound=MemorySlurm)
+
+
+def ask_by(site: Site, kind: type[_Slurm]) -> _Slurm:
+    """The site's Slurm, looked at by another reader."""
+    reader = kind.__new__(kind)
+    vars(reader).update(vars(site.slurm))
+    site.world = replace(site.world, slurm=reader)
+    return reader
+
+
 def slow_down(site: Site, meanwhile: Callable[[], object]) -> None:
-    slow = Slow.__new__(Slow)
-    vars(slow).update(vars(site.slurm))
-    slow.meanwhile = meanwhile  # type: ignore[method-assign]
-    site.world = replace(site.world, slurm=slow)
+    ask_by(site, Slow).meanwhile = meanwhile  # type: ignore[method-assign]
 
 
 def record(site: Site) -> Recording:
@@ -122,3 +139,19 @@ def test_a_person_who_drains_the_node_after_its_answer_keeps_it() -> None:
     slow_down(site, lambda: site.slurm.drain(NODE, "ada: hands inside"))
     site.advance(run)
     assert site.slurm.read_nodes((NODE,))[NODE].reason == "ada: hands inside"
+
+
+def test_nobody_asks_what_jobs_need_for_a_node_that_serves_none() -> None:
+    site = Site()
+    queue = ask_by(site, Queue)
+    site.advance(site.begin(site.lose_gpu(NODE)))
+    assert is_drained(site)
+    assert queue.asked == 0
+
+
+def test_what_jobs_need_is_asked_once_for_a_node_that_serves_them() -> None:
+    site = Site()
+    queue = ask_by(site, Queue)
+    site.advance(site.begin(site.stall_gpu(NODE)))
+    assert is_drained(site)
+    assert queue.asked == 1
