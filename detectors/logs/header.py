@@ -120,7 +120,8 @@ _BSD = re.compile(
     # A month by its number: glibc's ja_JP, zh_CN and zh_TW, as journalctl prints it there.
     r"(?:(?P<name>[^\W\d_]{3,6})\.?|(?P<month>\d{1,2})月)\s+(?P<day>\d{1,2})"
     r"(?:,?\s+(?P<year2>\d{4}))?\s+" + _CLOCK + r"(?:\s+(?P<year3>(?:19|20)\d\d)(?=[\s\[\]:]|$))?"
-    r"(?:\s(?P<zone>UTC|GMT|[A-Z]{2,5}(?=\s?:|\s(?:19|20)\d\d\s)))?(?P<year4>\s(?:19|20)\d\d(?=\s))?"
+    r"(?:\s(?P<zone>UTC|GMT|[A-Z]{2,5}(?=\s?:|\s(?:19|20)\d\d[\s\]])))?"
+    r"(?P<year4>\s(?:19|20)\d\d(?=[\s\]]))?"
 )
 # `journalctl --output=short-unix`: seconds since 1970, and a machine with a program behind them.
 _UNIX = re.compile(
@@ -546,7 +547,7 @@ def _from_syslog(text: str, pri: re.Match[str], clock: _Clock) -> Header:
     if structured is not None:
         header = _from_5424(text, structured, severity, clock)
     else:
-        header = _from_bsd(text, severity, clock)
+        header = _from_bsd(text, severity, clock, is_kernel=facility == _FACILITIES["kern"])
     return replace(header, facility=facility)
 
 
@@ -614,8 +615,9 @@ def _from_list(text: str, row: re.Match[str], clock: _Clock) -> Header:
     return _finish(None, stamp.at if stamp else None, program, text[row.end() :], None, clock)
 
 
-def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
-    """A line whose stamp, machine and program stand before its words, each or none of them."""
+def _from_bsd(text: str, severity: int | None, clock: _Clock, *, is_kernel: bool = False) -> Header:
+    """A line whose stamp, machine and program stand before its words, each or none of them.
+    `is_kernel`: its priority says so, and no tag stands before what its ring holds."""
     kmsg = _KMSG.match(text)
     if kmsg is not None:
         return _from_kmsg(text, kmsg, clock)
@@ -640,7 +642,8 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     # What the kernel's ring holds is the kernel's text, `systemd[1]: ...` too: one line gets one
     # key by every path.
     is_ring = bool(lead.kernel) or (stamp is not None and stamp.is_dmesg)
-    if is_ring and (host is None or lead.host is not None):
+    is_raw = is_kernel and stamp is None and host is None and not rest.startswith("kernel:")
+    if is_raw or (is_ring and (host is None or lead.host is not None)):
         program, body = "", rest
     else:
         program, body = _take_program(rest, is_bare=is_bare and host is None)

@@ -239,6 +239,8 @@ def is_of_interest(header: Header) -> bool:
     """Whether a line says that hardware, fabric, storage or Slurm failed."""
     if header.repeat is LineRepeat.LAST or _is_well(header.body):
         return False
+    if _DEBUG_MARK.match(header.body) is not None:
+        return False
     mnemonic = _find_mnemonic(header)
     if mnemonic is not None:
         is_of_accounts = _OF_ACCOUNTS.match(mnemonic["facility"]) is not None
@@ -305,8 +307,6 @@ def _is_calm(header: Header) -> bool:
 
 def _complains(header: Header, program: str) -> bool:
     """In words that weigh as much as the program itself gives to the line."""
-    if _DEBUG_MARK.match(header.body) is not None:
-        return False
     if _is_graded_calm(header, program):
         return _names_failed_part(_less_what_is_lacking(header))
     return _says_failure(header)

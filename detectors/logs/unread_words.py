@@ -254,8 +254,12 @@ CALM_MARKS = (
     r"[0-9a-f]{12,16} {1,3}[1-9]\d? ",
     r".{0,76}\[(?:DBG|INF)\] ",
 )
-# What a program prints for its makers alone is none whatever it speaks of.
-DEBUG_MARK = r"(?:\[[^\]]{0,60}\]\s*){0,3}(?:\w{1,20}: )?\[?(?i:debug\d?)(?:\s{0,2}:|\]|\s)"
+# What a program prints for its makers alone is none whatever it speaks of. So is what NCCL tells
+# where it is asked for everything (src/debug.cc: what is wrong is WARN).
+DEBUG_MARK = (
+    r"(?:\[[^\]]{0,60}\]\s*){0,3}(?:\w{1,20}: )?\[?(?i:debug\d?)(?:\s{0,2}:|\]|\s)"
+    r"|.{0,160}\bNCCL (?:INFO|TRACE) "
+)
 # Those of them by which alone a line may be worth a look: without them, a word or a severity is.
 ERROR_MARKS_ANYWHERE = (
     r"\[EC \d{1,12}\]",

@@ -122,6 +122,7 @@ FORMS = [
     (f"[390.306117] gn042 kernel: {XID}", "gn042", NOW, "390.306117", "kernel"),
     (f"6,3973,390306117,-;{XID}", None, NOW, "390.306117", "kernel"),
     (f"[Sun Jan 12 03:04:05 2025] {XID}", None, AT, "", ""),
+    (f"[Sun Jan 12 03:04:05 UTC 2025] {XID}", None, AT, "", ""),
     (f"[Sun Jan 12 03:04:05 2025] gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
     (f"2025-01-12T03:04:05,123456+00:00 {XID}", None, AT_MICROS, "", ""),
     (f"gn042 kernel: {XID}", "gn042", NOW, "", "kernel"),
@@ -216,6 +217,22 @@ def test_every_form_gives_host_time_and_message(
         program,
     )
     assert found.body == XID
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "BUG: soft lockup - CPU#7 stuck for 77s! [quux:77]",
+        "INFO: task quux:77 blocked for more than 77 seconds.",
+        "CPU7: Core temperature is above threshold",
+    ],
+)
+def test_what_the_kernels_ring_holds_without_a_stamp_is_all_message(message: str) -> None:
+    """`dmesg --raw` of a kernel that prints no times (`printk.time=0`), and its consoles."""
+    found = header(f"<3>{message}")
+    assert (found.program, found.body, found.severity, found.facility) == ("", message, 3, 0)
+    tagged = header(f"<3>kernel: {message}")
+    assert (tagged.program, tagged.body) == ("kernel", message)
 
 
 _SEL = "Memory #0x53 | Uncorrectable ECC | Asserted"

@@ -141,6 +141,7 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         "2026-11-01 12:00:00.7 INFO  [9:9] quux not found [/quux.cpp:7] [Quux::Frob]",
         'Nov  1 12:00:00 gn001 dockerd[9]: level=info msg="quux failed"',
         "Nov  1 12:00:00.1 leaf01 NOTICE swss#orchagent: :- doQuux: failed to find quux",
+        "gn001:7:7 [0] NCCL INFO Call to quux failed with error No such device",
         # What a device does not have.
         "Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs are not supported",
         "<6>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: optional frob is not available",
